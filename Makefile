@@ -1,0 +1,89 @@
+# Every command here is one that people and continuous integration run alike.
+
+.DEFAULT_GOAL := help
+PYTHON ?=
+WORKERS ?= auto
+BIN := .venv/bin
+DEMO_OUT ?= out
+
+# uv does not read pip's variables: hand them on, unless uv has its own.
+ifdef PIP_FIND_LINKS
+ifndef UV_FIND_LINKS
+export UV_FIND_LINKS := $(PIP_FIND_LINKS)
+endif
+endif
+ifdef PIP_INDEX_URL
+ifndef UV_INDEX_URL
+ifndef UV_DEFAULT_INDEX
+export UV_DEFAULT_INDEX := $(PIP_INDEX_URL)
+endif
+endif
+endif
+
+# One thread per worker: pytest-xdist starts as many workers as there are cores.
+PYTEST = OMP_NUM_THREADS=1 MPLBACKEND=Agg $(1)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses=8
+
+# $(call setup,venv,constraints,python candidates,condition on the version v,what the condition says)
+define setup
+@found=; for python in $(PYTHON) $(3); do \
+  if $$python -c 'import sys; v = sys.version_info; sys.exit(not ($(4)))' >/dev/null 2>&1; then found=$$python; break; fi; \
+done; \
+if [ -z "$$found" ]; then \
+  echo "error: $(5) is needed and none was found; name one with: make PYTHON=/path/to/python" >&2; exit 1; \
+fi; \
+if ! $(1)/bin/python -c '' >/dev/null 2>&1; then \
+  echo "==> creating $(1) with $$($$found --version 2>&1)"; $$found -m venv --clear $(1) || exit 1; \
+fi; \
+uv=$$(command -v uv || true); \
+if [ -z "$$uv" ]; then \
+  echo "==> getting uv into $(1)"; \
+  if $(1)/bin/python -m pip install -q --disable-pip-version-check uv >/dev/null 2>&1; then uv=$(1)/bin/uv; fi; \
+fi; \
+if [ -n "$$uv" ]; then \
+  echo "==> installing with uv, after $(2)"; \
+  if $$uv pip install -q --python $(1)/bin/python -c $(2) -e '.[dev]'; then touch $@; exit 0; fi; \
+  echo "==> uv failed"; \
+fi; \
+echo "==> installing with pip, after $(2): this takes a few minutes"; \
+$(1)/bin/python -m pip install -q --disable-pip-version-check -c $(2) -e '.[dev]' && touch $@
+endef
+
+.PHONY: help setup lint test test-all test-oldest demo clean
+
+help:  ## Print this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "The first of these to run sets up .venv by itself (Python 3.11 or later; uv if there is one, else pip)."
+	@echo "PYTHON=... names the interpreter, WORKERS=... the number of test processes. Your own uv and pip settings"
+	@echo "(UV_INDEX, UV_FIND_LINKS, PIP_INDEX_URL, PIP_FIND_LINKS and so on) are respected."
+
+setup: .venv/.installed  ## Set up .venv; does nothing when it is up to date
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(call setup,.venv,constraints.txt,python3 python3.13 python3.12 python3.11,v >= (3$(comma) 11),Python 3.11 or later)
+
+.venv-oldest/.installed: pyproject.toml constraints-oldest.txt
+	$(call setup,.venv-oldest,constraints-oldest.txt,python3.11 python3,v[:2] == (3$(comma) 11),Python 3.11)
+
+comma := ,
+
+lint: setup  ## Run ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint  ## Run the linters and all tests but the slow ones
+	$(call PYTEST,.venv)
+
+test-all: lint  ## The same with the slow tests
+	$(call PYTEST,.venv) -m ""
+
+test-oldest: .venv-oldest/.installed  ## Run the tests on the oldest versions promised, in .venv-oldest (Python 3.11)
+	$(call PYTEST,.venv-oldest)
+
+demo: setup  ## Run examples/demo.py, which writes into out/
+	$(BIN)/python examples/demo.py --out $(DEMO_OUT)
+
+clean:  ## Remove the environments, outputs and caches
+	rm -rf .venv .venv-oldest out dist build .pytest_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,22 @@
+"""Scale-equivariant networks for PyTorch, after Worrall & Welling's Deep Scale-spaces."""
+
+from scalespaces import functional, nn, testing, theory
+from scalespaces.functional import ScaleSpace, downscale, lift, pyramid, resample, scale_shift
+from scalespaces.testing import assert_equivariant, equivariance_error
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ScaleSpace",
+    "assert_equivariant",
+    "downscale",
+    "equivariance_error",
+    "functional",
+    "lift",
+    "nn",
+    "pyramid",
+    "resample",
+    "scale_shift",
+    "testing",
+    "theory",
+]

@@ -1,0 +1,103 @@
+"""The scale-space correlation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from scalespaces.functional.grid import correlate, per_axis
+from scalespaces.functional.resample import on_grid_of
+from scalespaces.functional.space import ScaleSpace, check_space
+from scalespaces.functional.window import Window
+from scalespaces.theory import PaddingMode, check_padding_mode
+
+SCALE_PADDINGS = ("zero", "replicate", "valid")
+
+
+def scale_conv(
+    x: ScaleSpace,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = "same",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    padding_mode: PaddingMode = "zeros",
+    scale_padding: str = "zero",
+) -> ScaleSpace:
+    r"""Scale-space correlation, the paper's equation "dss-correlation" with channels.
+
+    .. math:: [\psi \star f]^o_k(z) = \sum_i \sum_{\ell \ge 0} \sum_y \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(c^k y + z)
+
+    :math:`f_{k+\ell}` is brought to the grid of level :math:`k`, then correlated with taps :math:`c^k` apart.
+
+    Args:
+        x: levels of ``(B, C_in, *spatial_k)``.
+        weight: ``(C_out, C_in / groups, k, *kernel)``, or without the ``k`` for filters of one level.
+        bias: ``(C_out,)``.
+        stride: thins the grid of every level.
+        padding: in taps on each side, ``"same"`` or ``"valid"``; it grows with the spacing of the taps.
+        dilation: multiplies the spacing of the taps.
+        groups: as in PyTorch's convolutions.
+        padding_mode: what lies outside the image: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        scale_padding: what lies past the last level: ``"zero"`` (the paper), ``"replicate"`` (the last level again),
+            or ``"valid"``: nothing, so ``k - 1`` fewer levels come out, each of them exact.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4)
+        >>> scale_conv(x, torch.rand(8, 3, 2, 3, 3), scale_padding="valid").stack().shape
+        torch.Size([1, 8, 3, 32, 32])
+    """
+    check_space(x)
+    dims = x.dims
+    if weight.ndim == dims + 2:
+        weight = weight.unsqueeze(2)
+    if dims == 0 or weight.ndim != dims + 3:
+        raise ValueError(
+            f"{dims}-dimensional levels need a weight (C_out, C_in / groups, k, *kernel) of {dims + 3} axes, got "
+            f"shape {tuple(weight.shape)}"
+        )
+    channels = x.levels[0].shape[1]
+    if channels != weight.shape[1] * groups:
+        raise ValueError(f"the filter takes {weight.shape[1] * groups} channels, got {channels}")
+    check_padding_mode(padding_mode)
+    depth, num_levels = weight.shape[2], check_scale_padding(scale_padding, x.num_levels, weight.shape[2])
+    window = Window.of(weight.shape[3:], stride, padding, per_axis(dilation, dims, "dilation"))
+    levels = []
+    for k in range(num_levels):
+        # Filter levels that still meet a level; the others meet zeros, unless the last level is repeated.
+        met = depth if scale_padding == "replicate" else min(depth, x.num_levels - k)
+        out, spacing = None, x.spacing(k)
+        for el in range(met):
+            f = on_grid_of(x, k, min(k + el, x.num_levels - 1))
+            window.check(f, spacing, k + x.first_level)
+            term = correlate(
+                f,
+                weight[:, :, el],
+                bias if el == 0 else None,
+                spacing=spacing,
+                stride=window.stride,
+                padding=window.padding,
+                dilation=window.dilation,
+                groups=groups,
+                padding_mode=padding_mode,
+            )
+            out = term if out is None else out + term
+        levels.append(out)
+    return window.move(x.keep(num_levels), tuple(levels))
+
+
+def check_scale_padding(scale_padding: str, num_levels: int, depth: int) -> int:
+    """The number of levels that come out."""
+    if scale_padding not in SCALE_PADDINGS:
+        raise ValueError(f"scale_padding is one of {', '.join(SCALE_PADDINGS)}, got {scale_padding!r}")
+    if scale_padding != "valid":
+        return num_levels
+    if depth > num_levels:
+        raise ValueError(
+            f'scale_padding="valid" needs at least as many levels as the filter has, got {num_levels} levels and a '
+            f"filter of {depth}; lift to more levels"
+        )
+    return num_levels - depth + 1

@@ -1,0 +1,197 @@
+"""Reading a tensor off its grid: padding, interpolation, and correlation with taps at any spacing.
+
+Everything here works on one tensor; what belongs to levels is in :mod:`.resample`, :mod:`.conv` and :mod:`.pool`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalespaces.theory import PaddingMode
+
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def constant(function: Callable) -> Callable:
+    """A function of plain numbers whose result torch.compile takes as it is, instead of tracing NumPy.
+
+    This is ``torch.compiler.assume_constant_result`` without its price: that imports the compiler.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+def as_integer(value: Any) -> int | None:
+    """The integer this number is, up to rounding; None for a fraction or a matrix."""
+    if isinstance(value, np.ndarray):
+        return None
+    nearest = round(value)
+    return nearest if abs(value - nearest) <= 1e-9 * max(1.0, abs(value)) else None
+
+
+def floor(value: float) -> int:
+    """Floor of a number that may miss its integer by rounding."""
+    nearest = as_integer(value)
+    return math.floor(value) if nearest is None else nearest
+
+
+def per_axis(value: int | Sequence[int], dims: int, name: str) -> tuple[int, ...]:
+    """One integer per spatial axis."""
+    values = (value,) * dims if isinstance(value, int) else tuple(value)
+    if len(values) != dims or not all(isinstance(v, int) for v in values):
+        raise ValueError(f"{name} is an integer or one for each of {dims} axes, got {value}")
+    return values
+
+
+def fold(index: Tensor, size: int, mode: PaddingMode) -> Tensor:
+    """Where an index outside ``0 .. size - 1`` reads from, however far outside."""
+    if mode == "replicate":
+        return index.clip(0, size - 1)
+    if mode == "circular":
+        return index % size
+    period = torch.sym_max(2 * (size - 1), 1)
+    index = index % period
+    return torch.minimum(index, period - index)
+
+
+def pad(x: Tensor, amounts: Sequence[tuple[int, int]], mode: PaddingMode = "zeros", value: float = 0.0) -> Tensor:
+    """Pad the spatial axes by (before, after); negative amounts crop, and no amount is too large."""
+    if not any(before or after for before, after in amounts):
+        return x
+    if mode == "zeros":
+        flat = [amount for pair in reversed(amounts) for amount in pair]
+        return F.pad(x, flat, value=value)
+    for axis, (before, after) in enumerate(amounts, 2):
+        if before or after:
+            index = torch.arange(-before, x.shape[axis] + after, device=x.device)
+            x = x.index_select(axis, fold(index, x.shape[axis], mode))
+    return x
+
+
+def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing: float = 1.0) -> Tensor:
+    r"""Linear interpolation along an axis, at ``offset + ratio * i`` for ``i < size``.
+
+    The two neighbours are ``spacing`` samples apart when that is an integer: seen from level :math:`k` of a densely
+    sampled space, samples closer than :math:`c^k` do not exist, or level :math:`k` would see what no other level
+    can. Positions past the ends read the last sample that such neighbours reach.
+    """
+    n = x.shape[axis]
+    whole, step = as_integer(ratio), max(as_integer(spacing) or 1, 1)
+    if whole == 1 and offset == 0 and size == n:
+        return x
+    start = offset if step == 1 else step * floor(offset / step)
+    fraction = (offset - start) / step
+    first = as_integer(start)
+    if whole and first is not None:
+        low, weight = torch.arange(size, device=x.device) * whole + first, None
+    else:
+        double = torch.float64 if x.device.type != "mps" else torch.float32
+        position = torch.arange(size, device=x.device, dtype=double) * ratio + start
+        low = position.floor()
+        weight = (position - low).to(x.dtype).reshape([-1] + [1] * (x.ndim - axis - 1))
+        low = low.long()
+
+    def read(index: Tensor) -> Tensor:
+        return x.index_select(axis, _within(index, n, step))
+
+    def between(index: Tensor) -> Tensor:
+        return read(index) if weight is None else torch.lerp(read(index), read(index + 1), weight)
+
+    return torch.lerp(between(low), between(low + step), fraction) if fraction else between(low)
+
+
+def _within(index: Tensor, size: int, step: int) -> Tensor:
+    """The nearest index inside the axis that is a multiple of ``step`` away."""
+    if step > 1:
+        last = size - 1 - (size - 1 - index) % step
+        index = torch.where(index < 0, index % step, torch.minimum(index, last))
+    return index.clip(0, size - 1)
+
+
+def sample_lattice(x: Tensor, matrix: NDArray, start: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """The image at ``matrix @ (start + i)`` for every ``i`` in ``shape``; zero outside, multilinear between samples."""
+    dims = len(shape)
+    grid = np.stack(np.meshgrid(*(np.arange(n) + s for n, s in zip(shape, start, strict=True)), indexing="ij"))
+    position = np.tensordot(matrix, grid, 1)
+    low = np.floor(position + 1e-9).astype(int)
+    fraction = np.where(np.abs(position - low) < 1e-9, 0.0, position - low)
+    out = x.new_zeros(*x.shape[:2], *shape)
+    for corner in itertools.product((0, 1), repeat=dims):
+        weight = np.ones(shape)
+        for axis, side in enumerate(corner):
+            weight = weight * (fraction[axis] if side else 1 - fraction[axis])
+        index = [low[axis] + side for axis, side in enumerate(corner)]
+        for i, n in zip(index, x.shape[2:], strict=True):
+            weight = weight * ((i >= 0) & (i < n))
+        if weight.any():
+            places = tuple(
+                torch.as_tensor(i.clip(0, n - 1), device=x.device) for i, n in zip(index, x.shape[2:], strict=True)
+            )
+            out = out + x[(slice(None), slice(None), *places)] * torch.as_tensor(weight, dtype=x.dtype, device=x.device)
+    return out
+
+
+def correlate(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    spacing: Any = 1.0,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int = 1,
+    padding_mode: PaddingMode = "zeros",
+) -> Tensor:
+    r"""Correlate with taps ``spacing`` samples apart: :math:`\sum_y w(y)\, x(z + M (d y - p))`, :math:`M` the spacing.
+
+    An integer spacing is a dilated convolution. Otherwise each tap is shared out linearly among the samples around
+    it, which makes one plain convolution with a larger filter. ``padding`` counts taps, so it grows with the spacing.
+    """
+    conv = _CONV[len(stride)]
+    whole = as_integer(spacing)
+    if whole is not None:
+        amounts = [(before * whole, after * whole) for before, after in padding]
+        apart = tuple(d * whole for d in dilation)
+        if padding_mode == "zeros" and all(before == after for before, after in amounts):
+            return conv(x, weight, bias, stride, tuple(before for before, _ in amounts), apart, groups)
+        return conv(pad(x, amounts, padding_mode), weight, bias, stride, 0, apart, groups)
+    offsets = tuple(
+        tuple(d * y - before for y in range(n))
+        for n, d, (before, _) in zip(weight.shape[2:], dilation, padding, strict=True)
+    )
+    matrix = tuple(map(tuple, spacing.tolist())) if isinstance(spacing, np.ndarray) else spacing
+    share, low, box = _shares(offsets, matrix)
+    spread = weight.flatten(2) @ share.to(weight)
+    spread = spread.reshape(*weight.shape[:2], *box)
+    amounts = []
+    for axis, (before, after) in enumerate(padding):
+        surplus = before + after - dilation[axis] * (weight.shape[2 + axis] - 1)
+        if surplus and isinstance(spacing, np.ndarray):
+            raise ValueError(f'a matrix base needs padding="same", got {padding} for kernel {tuple(weight.shape[2:])}')
+        n = x.shape[2 + axis]
+        reach = n - 1 + (floor(surplus * float(spacing)) if surplus else 0)
+        count = reach // stride[axis] + 1
+        amounts.append((-low[axis], (count - 1) * stride[axis] + low[axis] + box[axis] - n))
+    return conv(pad(x, amounts, padding_mode), spread, bias, stride, 0, 1, groups)
+
+
+@constant
+def _shares(offsets: tuple, matrix: tuple | float) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    """How each tap at ``matrix @ offset`` is shared out among the samples of the smallest box around all of them."""
+    taps = np.stack(np.meshgrid(*offsets, indexing="ij"), -1).reshape(-1, len(offsets))
+    position = taps @ (np.asarray(matrix) * np.eye(len(offsets)) if isinstance(matrix, float) else np.asarray(matrix)).T
+    position = np.where(np.abs(position - np.rint(position)) < 1e-9, np.rint(position), position)
+    low, high = np.floor(position.min(0)).astype(int), np.ceil(position.max(0)).astype(int)
+    cells = np.stack(np.meshgrid(*map(np.arange, low, high + 1), indexing="ij"), -1).reshape(-1, len(offsets))
+    share = np.prod(np.clip(1 - np.abs(position[:, None] - cells[None]), 0, None), -1)
+    return torch.as_tensor(share), tuple(low.tolist()), tuple((high - low + 1).tolist())

@@ -1,0 +1,165 @@
+"""Pooling over windows of space, over all of space, and over levels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalespaces.functional.grid import as_integer, correlate, pad, per_axis
+from scalespaces.functional.resample import resample
+from scalespaces.functional.space import ScaleSpace, check_space
+from scalespaces.functional.window import Window
+from scalespaces.theory import PaddingMode
+
+_AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+WINDOWS = ("dilated", "plain")
+
+
+def avg_pool(
+    x: ScaleSpace,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    *,
+    window: str = "dilated",
+) -> ScaleSpace:
+    r"""Average over a window.
+
+    Args:
+        x: levels on grids.
+        kernel_size: taps of the window.
+        stride: as large as the window when left out.
+        padding: zeros on each side, in taps.
+        window: ``"dilated"`` takes taps :math:`c^k` apart at level :math:`k`, as a filter does: that is what
+            commutes with scale. ``"plain"`` takes neighbouring samples, as the paper does; on densely sampled levels
+            this is not equivariant. On a pyramid the two are the same.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=2)
+        >>> [tuple(level.shape[2:]) for level in avg_pool(x, 2).levels]
+        [(8, 8), (7, 7)]
+    """
+    size = per_axis(kernel_size, check_space(x).dims, "kernel_size")
+    return _pool(x, size, stride, padding, window, _average)
+
+
+def blur_pool(
+    x: ScaleSpace, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 2, *, window: str = "dilated"
+) -> ScaleSpace:
+    """Binomial blur, then keep every ``stride``-th sample; odd sizes only, borders repeated.
+
+    It aliases less than plain averaging, so outputs change less when the image moves by a pixel.
+    """
+    size = per_axis(kernel_size, check_space(x).dims, "kernel_size")
+    if not all(n % 2 for n in size):
+        raise ValueError(f"a blur needs odd sizes, which leave samples where they are, got {size}")
+    taps = x.levels[0].new_ones(())
+    for n in size:
+        taps = taps.unsqueeze(-1) * taps.new_tensor([math.comb(n - 1, i) / 2 ** (n - 1) for i in range(n)])
+    padding = tuple(n // 2 for n in size)
+    return _pool(x, size, stride, padding, window, lambda f, w, apart: _weigh(f, taps, w, apart, "replicate"))
+
+
+def max_pool(
+    x: ScaleSpace,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    *,
+    window: str = "dilated",
+) -> ScaleSpace:
+    """Maximum over a window; arguments as in :func:`avg_pool`, the padding never wins."""
+    size = per_axis(kernel_size, check_space(x).dims, "kernel_size")
+    return _pool(x, size, stride, padding, window, _largest)
+
+
+def _pool(
+    x: ScaleSpace,
+    size: tuple[int, ...],
+    stride: int | Sequence[int] | None,
+    padding: int | Sequence[int],
+    window: str,
+    reduce: Callable[[Tensor, Window, Any], Tensor],
+) -> ScaleSpace:
+    if window not in WINDOWS:
+        raise ValueError(f'window is "dilated" (equivariant) or "plain" (the paper\'s), got {window!r}')
+    if x.dims == 0:
+        raise ValueError(f"windows need spatial axes, got levels of shapes {x.shapes}")
+    view = Window.of(size, size if stride is None else stride, padding, (1,) * x.dims)
+    levels = []
+    for index, level in enumerate(x.levels):
+        apart = x.spacing(index) if window == "dilated" else 1.0
+        view.check(level, apart, index + x.first_level)
+        levels.append(reduce(level, view, apart))
+    return view.move(x, tuple(levels), dilated=window == "dilated")
+
+
+def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
+    if as_integer(apart) == 1:
+        return _AVG_POOL[len(window.size)](f, window.size, window.stride, tuple(p for p, _ in window.padding))
+    return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
+
+
+def _weigh(f: Tensor, taps: Tensor, window: Window, apart: Any, padding_mode: PaddingMode = "zeros") -> Tensor:
+    channels = f.shape[1]
+    return correlate(
+        f,
+        taps.expand(channels, 1, *window.size),
+        spacing=apart,
+        stride=window.stride,
+        padding=window.padding,
+        dilation=window.dilation,
+        groups=channels,
+        padding_mode=padding_mode,
+    )
+
+
+def _largest(f: Tensor, window: Window, apart: Any) -> Tensor:
+    whole = as_integer(apart)
+    if whole is not None:
+        amounts = [(before * whole, after * whole) for before, after in window.padding]
+        lowest = torch.finfo(f.dtype).min
+        return _MAX_POOL[len(amounts)](pad(f, amounts, value=lowest), window.size, window.stride, 0, whole)
+    if any(before or after for before, after in window.padding):
+        raise ValueError(f"maximum pooling with taps {apart} samples apart takes no padding, got {window.padding}")
+    # Taps between samples: read them one by one.
+    taps = torch.eye(math.prod(window.size), dtype=f.dtype, device=f.device).unflatten(1, window.size)
+    return torch.stack([_weigh(f, tap, window, apart) for tap in taps]).amax(0)
+
+
+def global_pool(x: ScaleSpace, mode: str = "mean") -> ScaleSpace:
+    """Mean or maximum over all of space, level by level: levels of ``(B, C)``."""
+    check_space(x)
+    if mode not in ("mean", "max"):
+        raise ValueError(f'mode is "mean" or "max", got {mode!r}')
+    if x.dims == 0:
+        return x
+    axes = tuple(range(2, x.dims + 2))
+    return x.map(lambda level: level.mean(axes) if mode == "mean" else level.amax(axes))
+
+
+def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    """Reduce over levels, on the grid of level 0.
+
+    Args:
+        x: levels on grids; they are brought to one grid by their steps and origins first.
+        mode: ``"mean"``, ``"max"`` or ``"logsumexp"``.
+        return_scale: also return the number of the level with the largest value, per channel and pixel: a scale map.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=3, sampling="pyramid")
+        >>> scale_pool(x, "max").shape
+        torch.Size([1, 3, 16, 16])
+    """
+    if mode not in ("mean", "max", "logsumexp"):
+        raise ValueError(f'mode is "mean", "max" or "logsumexp", got {mode!r}')
+    levels = torch.stack(resample(x).levels)
+    reduce = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}[mode]
+    out = reduce(levels, 0)
+    return (out, levels.argmax(0) + x.first_level) if return_scale else out

@@ -1,0 +1,126 @@
+"""Moving levels between grids, and the semigroup's action on lifted functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalespaces.functional.grid import as_integer, floor, sample, sample_lattice
+from scalespaces.functional.space import ScaleSpace, check_space
+from scalespaces.theory import expansion
+
+
+def on_grid_of(x: ScaleSpace, index: int, source: int) -> Tensor:
+    """``x.levels[source]`` on the grid of ``x.levels[index]``, as a filter of level ``index`` sees it."""
+    spacing = x.expansion(index) / x.steps[source]
+    return read_level(x, source, x.steps[index], x.origins[index], x.levels[index].shape[2:], spacing)
+
+
+def read_level(
+    x: ScaleSpace, index: int, step: float, origin: Sequence[float], size: Sequence[int], spacing: float | NDArray = 1.0
+) -> Tensor:
+    """``x.levels[index]`` at ``origin + step * i``, positions in samples of level 0."""
+    out = x.levels[index]
+    neighbours = 1.0 if isinstance(spacing, np.ndarray) else spacing
+    for axis, n in enumerate(size):
+        offset = (origin[axis] - x.origins[index][axis]) / x.steps[index]
+        out = sample(out, axis + 2, step / x.steps[index], offset, n, neighbours)
+    return out
+
+
+def resample(x: ScaleSpace, size: Sequence[int] | None = None) -> ScaleSpace:
+    r"""Bring all levels to one grid, by linear interpolation.
+
+    Args:
+        x: levels on grids.
+        size: the result lies on the pixels of the lifted image: ``size`` of them, counted from the first one, so that
+            the image's own size brings strided features back to the image, aligned. Left out, the grid of level 0.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4, sampling="pyramid")
+        >>> resample(x).stack().shape
+        torch.Size([1, 3, 4, 32, 32])
+    """
+    check_space(x)
+    if x.dims == 0:
+        return x
+    if size is None:
+        unit, origin = x.unit, x.origins[-x.first_level]
+        size = x.level(0).shape[2:]
+        levels = tuple(read_level(x, k, 1.0, origin, size) for k in range(x.num_levels))
+    else:
+        if len(size) != x.dims or min(size) < 1:
+            raise ValueError(f"size is one positive number for each of {x.dims} axes, got {tuple(size)}")
+        unit, origin = (1.0,) * x.dims, (0.0,) * x.dims
+        levels = tuple(_read_pixels(x, k, size) for k in range(x.num_levels))
+    return x.replace(levels, steps=(1.0,) * x.num_levels, origins=(tuple(origin),) * x.num_levels, unit=unit)
+
+
+def _read_pixels(x: ScaleSpace, index: int, size: Sequence[int]) -> Tensor:
+    out = x.levels[index]
+    for axis, n in enumerate(size):
+        step = x.steps[index]
+        out = sample(out, axis + 2, 1 / (x.unit[axis] * step), -x.origins[index][axis] / step, n)
+    return out
+
+
+def pyramid(x: ScaleSpace) -> dict[str, Tensor]:
+    r"""The levels as a feature pyramid: level :math:`k` with step :math:`c^k`, keyed by its number.
+
+    This is what detection and segmentation heads on feature pyramids take, whatever the sampling.
+    """
+    check_space(x)
+    if not isinstance(x.base, float):
+        raise ValueError(f"a feature pyramid needs a scalar base, got the matrix {x.base}")
+    levels = {}
+    for index, level in enumerate(x.levels):
+        step = x.expansion(index)
+        size = [floor((n - 1) * x.steps[index] / step) + 1 for n in level.shape[2:]]
+        levels[str(index + x.first_level)] = read_level(x, index, step, x.origins[index], size)
+    return levels
+
+
+def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
+    r"""The semigroup's action on lifted functions, :math:`f_k(z) \mapsto f_{k+n}(c^n z)`.
+
+    This is what becomes of the levels of an image when the image is downscaled by :math:`c^n`, so a network is
+    equivariant if it commutes with it. The last ``n`` levels are lost.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 1, 16, 16), num_levels=3)
+        >>> [tuple(level.shape[2:]) for level in scale_shift(x, 1).levels]
+        [(8, 8), (8, 8)]
+    """
+    check_space(x)
+    if not 0 <= n < x.num_levels:
+        raise ValueError(f"a space of {x.num_levels} levels can be shifted by 0 to {x.num_levels - 1}, got {n}")
+    kept = x.num_levels - n
+    zoom = expansion(x.base, n)
+    if isinstance(zoom, np.ndarray):
+        levels = tuple(subsample(level, zoom) for level in x.levels[n:])
+    else:
+        levels = tuple(_read_shifted(x, index, n, zoom) for index in range(kept))
+    return x.replace(levels, steps=x.steps[:kept], origins=x.origins[:kept])
+
+
+def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
+    out, source = x.levels[index + n], index + n
+    for axis in range(x.dims):
+        ratio = zoom * x.steps[index] / x.steps[source]
+        offset = (zoom * x.origins[index][axis] - x.origins[source][axis]) / x.steps[source]
+        size = floor((out.shape[axis + 2] - 1 - offset) / ratio) + 1
+        out = sample(out, axis + 2, as_integer(ratio) or ratio, offset, size)
+    return out
+
+
+def subsample(image: Tensor, matrix: NDArray) -> Tensor:
+    """The image at ``matrix @ x``, for every ``x`` of the smallest box that holds it; zero outside."""
+    corners = np.array(list(itertools.product(*((0, n - 1) for n in image.shape[2:]))))
+    preimage = corners @ np.linalg.inv(matrix).T
+    low = np.ceil(preimage.min(0) - 1e-9).astype(int)
+    high = np.floor(preimage.max(0) + 1e-9).astype(int)
+    return sample_lattice(image, matrix, low.tolist(), (high - low + 1).tolist())

@@ -1,0 +1,365 @@
+"""The container: levels on grids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from scalespaces.theory import Base, check_base, expansion
+
+
+@dataclass(eq=False, repr=False)
+class ScaleSpace:
+    r"""A function on scale and space: one tensor per level, each on a grid of its own.
+
+    Level :math:`k` stands for the dilation :math:`c^{-k}`. Its sample :math:`i` sits at ``origin + step * i``, and
+    positions are measured in samples of level 0, from the point that scaling leaves fixed (the first pixel of the
+    lifted image). How the levels are sampled is all that tells the modes apart: in dense sampling every step is 1, in
+    a pyramid the step of level :math:`k` is :math:`c^k`.
+
+    Whatever acts pointwise (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level
+    by level. What would need the grids (convolution, pooling, resampling) or mix the levels (batch norm) has a layer
+    of its own in :mod:`scalespaces.nn`, and the torch function is refused.
+
+    Args:
+        levels: tensors ``(B, C, *spatial_k)``, finest first.
+        base: the dilation :math:`c` between neighbouring levels, or an expansion matrix.
+        steps: distance between samples of each level, in samples of level 0; 1 when left out.
+        origins: position of each level's sample 0, one number per axis; 0 when left out.
+        unit: pixels of the lifted image per sample of level 0, one number per axis; strides multiply it.
+        first_level: the number of ``levels[0]``; negative for levels finer than the image.
+
+    Example:
+        >>> x = ScaleSpace((torch.ones(1, 2, 8, 8), torch.ones(1, 2, 4, 4)), base=2, steps=(1, 2))
+        >>> torch.relu(2 * x - 1).stack is not None
+        True
+        >>> x
+        ScaleSpace(2 levels, base 2, torch.float32, cpu)
+          level 0: (1, 2, 8, 8), step 1
+          level 1: (1, 2, 4, 4), step 2
+    """
+
+    levels: tuple[Tensor, ...]
+    base: Base = 2.0
+    steps: tuple[float, ...] = ()
+    origins: tuple[tuple[float, ...], ...] = ()
+    unit: tuple[float, ...] = ()
+    first_level: int = 0
+
+    __array_ufunc__: ClassVar[None] = None  # NumPy scalars leave operators to us
+    __hash__ = object.__hash__
+    __iter__ = None  # x.levels says what is iterated over
+
+    def __post_init__(self) -> None:
+        self.levels = tuple(self.levels)
+        if not self.levels:
+            raise ValueError("a ScaleSpace needs at least one level, got none")
+        self.base = check_base(self.base)
+        self.steps = tuple(float(step) for step in self.steps) or (1.0,) * len(self.levels)
+        if not all(isinstance(level, Tensor) for level in self.levels):
+            raise TypeError(f"levels are tensors, got {[type(level).__name__ for level in self.levels]}")
+        dims = spatial_dims(self.levels[0])
+        self.origins = tuple(tuple(float(o) for o in origin) for origin in self.origins) or (
+            ((0.0,) * dims,) * len(self.levels)
+        )
+        self.unit = tuple(float(u) for u in self.unit) or (1.0,) * dims
+        if not len(self.levels) == len(self.steps) == len(self.origins):
+            raise ValueError(
+                f"each level needs a step and an origin, got {len(self.levels)} levels, {len(self.steps)} steps and "
+                f"{len(self.origins)} origins"
+            )
+        if any(level.ndim != self.levels[0].ndim for level in self.levels):
+            raise ValueError(f"levels have one number of axes, got shapes {self.shapes}")
+        if any(len(axes) != dims for axes in (*self.origins, self.unit)):
+            raise ValueError(
+                f"origins and unit need one number for each of {dims} axes, got {self.origins}, {self.unit}"
+            )
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_levels(self) -> int:
+        """How many levels there are."""
+        return len(self.levels)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of every level."""
+        return tuple(tuple(level.shape) for level in self.levels)
+
+    @property
+    def dims(self) -> int:
+        """Number of spatial axes: 0 once the space is flattened or pooled away."""
+        return spatial_dims(self.levels[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of the levels."""
+        return self.levels[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the levels."""
+        return self.levels[0].device
+
+    def level(self, number: int) -> Tensor:
+        """The level of that number; numbers start at ``first_level``."""
+        if not 0 <= number - self.first_level < self.num_levels:
+            last = self.first_level + self.num_levels - 1
+            raise IndexError(f"levels are numbered {self.first_level} to {last}, got {number}")
+        return self.levels[number - self.first_level]
+
+    def expansion(self, index: int) -> Any:
+        r"""The dilation :math:`c^k` (a matrix for a matrix base) of ``levels[index]``."""
+        return expansion(self.base, index + self.first_level)
+
+    def spacing(self, index: int) -> Any:
+        r"""Samples of ``levels[index]`` between the taps of a filter, :math:`c^k / step_k`."""
+        return self.expansion(index) / self.steps[index]
+
+    def __repr__(self) -> str:
+        base = f"{self.base:g}" if isinstance(self.base, float) else str(self.base)
+        lines = [f"ScaleSpace({self.num_levels} levels, base {base}, {self.dtype}, {self.device})"]
+        for index, level in enumerate(self.levels):
+            line = f"  level {index + self.first_level}: {tuple(level.shape)}, step {self.steps[index]:g}"
+            if any(self.origins[index]):
+                line += ", origin " + " ".join(f"{o:g}" for o in self.origins[index])
+            lines.append(line)
+        return "\n".join(lines)
+
+    # --- converting --------------------------------------------------------------------------------------------------
+
+    def replace(self, levels: tuple[Tensor, ...], **changes: Any) -> ScaleSpace:
+        """A ScaleSpace of these levels, with this one's geometry but for ``changes``."""
+        fields = {name: changes.get(name, getattr(self, name)) for name in _GEOMETRY}
+        return ScaleSpace(levels, **fields)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> ScaleSpace:
+        """Apply a pointwise function to every level."""
+        return _join([function(level) for level in self.levels], [self], function)
+
+    def to(self, *args: Any, **kwargs: Any) -> ScaleSpace:
+        """Move or cast every level, as :meth:`torch.Tensor.to`."""
+        return self.replace(tuple(level.to(*args, **kwargs) for level in self.levels))
+
+    def keep(self, num_levels: int) -> ScaleSpace:
+        """The first ``num_levels`` levels: a skip connection past filters that consumed the top ones."""
+        if not 0 < num_levels <= self.num_levels:
+            raise ValueError(f"can keep 1 to {self.num_levels} levels, got {num_levels}")
+        return self.replace(self.levels[:num_levels], steps=self.steps[:num_levels], origins=self.origins[:num_levels])
+
+    def stack(self) -> Tensor:
+        """The dense tensor ``(B, C, S, *spatial)``; all levels must lie on one grid."""
+        if len(set(self.shapes)) > 1 or len(set(zip(self.steps, self.origins, strict=True))) > 1:
+            raise ValueError(
+                f"only levels on one grid can be stacked, got shapes {self.shapes} with steps {self.steps}; "
+                "bring them to one grid with scalespaces.resample first"
+            )
+        return torch.stack(self.levels, 2)
+
+    @classmethod
+    def unstack(cls, tensor: Tensor, base: Base = 2.0, first_level: int = 0) -> ScaleSpace:
+        """A densely sampled ScaleSpace from a tensor ``(B, C, S, *spatial)``."""
+        if tensor.ndim < 3:
+            raise ValueError(f"expected a tensor (B, C, S, *spatial), got shape {tuple(tensor.shape)}")
+        return cls(tensor.unbind(2), base=base, first_level=first_level)
+
+    # --- acting level by level ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = getattr(func, "__name__", str(func))
+        if name in _NEEDS_GRID:
+            raise TypeError(
+                f"torch's {name} knows nothing of the grids of a ScaleSpace; use scalespaces.nn.{_NEEDS_GRID[name]}"
+            )
+        return _apply(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(Tensor, name, None)
+        if name.startswith("_") or not callable(method):
+            raise AttributeError(f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors")
+        return lambda *args, **kwargs: ScaleSpace.__torch_function__(method, (), (self, *args), kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return _apply(Tensor.__getitem__, (self, index), {})
+
+    def __add__(self, other: Any) -> Any:
+        return _apply(torch.add, (self, other), {})
+
+    def __sub__(self, other: Any) -> Any:
+        return _apply(torch.sub, (self, other), {})
+
+    def __mul__(self, other: Any) -> Any:
+        return _apply(torch.mul, (self, other), {})
+
+    def __truediv__(self, other: Any) -> Any:
+        return _apply(torch.div, (self, other), {})
+
+    def __pow__(self, other: Any) -> Any:
+        return _apply(torch.pow, (self, other), {})
+
+    def __rsub__(self, other: Any) -> Any:
+        return _apply(Tensor.__rsub__, (self, other), {})
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _apply(Tensor.__rtruediv__, (self, other), {})
+
+    def __rpow__(self, other: Any) -> Any:
+        return _apply(Tensor.__rpow__, (self, other), {})
+
+    def __neg__(self) -> Any:
+        return _apply(torch.neg, (self,), {})
+
+    def __abs__(self) -> Any:
+        return _apply(torch.abs, (self,), {})
+
+    def __lt__(self, other: Any) -> Any:
+        return _apply(torch.lt, (self, other), {})
+
+    def __le__(self, other: Any) -> Any:
+        return _apply(torch.le, (self, other), {})
+
+    def __gt__(self, other: Any) -> Any:
+        return _apply(torch.gt, (self, other), {})
+
+    def __ge__(self, other: Any) -> Any:
+        return _apply(torch.ge, (self, other), {})
+
+    def __eq__(self, other: Any) -> Any:
+        return _apply(torch.eq, (self, other), {})
+
+    def __ne__(self, other: Any) -> Any:
+        return _apply(torch.ne, (self, other), {})
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+_GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
+
+# torch functions that would go wrong in silence, and the layer to use instead.
+_NEEDS_GRID = {
+    **{f"conv{d}d": f"ScaleConv{d}d" for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": "ScaleAvgPool" for d in (1, 2, 3)},
+    **{f"max_pool{d}d": "ScaleMaxPool" for d in (1, 2, 3)},
+    **{f"max_pool{d}d_with_indices": "ScaleMaxPool" for d in (1, 2, 3)},
+    **{f"adaptive_{kind}_pool{d}d": "GlobalPool" for d in (1, 2, 3) for kind in ("avg", "max")},
+    "batch_norm": "ScaleBatchNorm",
+    "interpolate": "Resample",
+    "upsample": "Resample",
+    "grid_sample": "Resample",
+    "pad": "ScaleConv2d with its padding",
+    "flip": "functional on the image, before the lift",
+    "roll": "functional on the image, before the lift",
+    "rot90": "functional on the image, before the lift",
+}
+
+
+def spatial_dims(level: Tensor) -> int:
+    """Number of axes after batch and channels."""
+    return max(level.ndim - 2, 0)
+
+
+def check_space(x: Any) -> ScaleSpace:
+    """Return ``x`` if it is a ScaleSpace; say how to get one if not."""
+    if isinstance(x, ScaleSpace):
+        return x
+    came = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"{type(x).__name__}"
+    raise TypeError(f"expected a ScaleSpace, got {came}; lift images with scalespaces.lift first")
+
+
+def _spaces(value: Any) -> Iterator[ScaleSpace]:
+    if isinstance(value, ScaleSpace):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _spaces(item)
+    elif isinstance(value, dict):
+        yield from _spaces(list(value.values()))
+
+
+def _select(value: Any, index: int) -> Any:
+    """The argument as level ``index`` sees it."""
+    if isinstance(value, ScaleSpace):
+        return value.levels[index]
+    if isinstance(value, list | tuple):
+        return type(value)([_select(item, index) for item in value])
+    if isinstance(value, dict):
+        return {key: _select(item, index) for key, item in value.items()}
+    return value
+
+
+def _apply(func: Callable, args: tuple, kwargs: dict) -> Any:
+    spaces = list(_spaces([args, kwargs]))
+    first = spaces[0]
+    for other in spaces[1:]:
+        if other.num_levels != first.num_levels or other.first_level != first.first_level:
+            raise ValueError(
+                f"operands need the same levels, got {first.num_levels} from level {first.first_level} and "
+                f"{other.num_levels} from level {other.first_level}; drop the extra top levels with x.keep(num_levels)"
+            )
+        if other.base != first.base:
+            raise ValueError(f"operands need the same base, got {first.base} and {other.base}")
+    results = [func(*_select(args, k), **_select(kwargs, k)) for k in range(first.num_levels)]
+    return _join(results, spaces, func)
+
+
+def _join(results: list, spaces: list[ScaleSpace], func: Callable) -> Any:
+    """One answer from the answers of the levels."""
+    if all(isinstance(result, Tensor) for result in results):
+        return _on_grid_of(tuple(results), spaces, func)
+    if isinstance(results[0], list | tuple) and not isinstance(results[0], torch.Size):
+        return tuple(_join(list(parts), spaces, func) for parts in zip(*results, strict=True))
+    return results[0] if all(result == results[0] for result in results) else tuple(results)
+
+
+def _on_grid_of(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], func: Callable) -> ScaleSpace:
+    """The levels on the grids of the operand that has their sizes."""
+    for space in spaces:
+        if all(new.shape[2:] == old.shape[2:] for new, old in zip(levels, space.levels, strict=True)):
+            return space.replace(levels)
+    if all(size == 1 for level in levels for size in level.shape[2:]):  # no space left: flattened or averaged
+        dims = spatial_dims(levels[0])
+        return spaces[0].replace(levels, origins=((0.0,) * dims,) * len(levels), unit=(1.0,) * dims)
+    raise ValueError(
+        f"{getattr(func, '__name__', func)} changes the grids from {[s[2:] for s in spaces[0].shapes]} to "
+        f"{[tuple(level.shape[2:]) for level in levels]} in a way the geometry cannot follow; use the layers of "
+        "scalespaces.nn, or work on x.levels"
+    )
+
+
+def _flatten(x: ScaleSpace) -> tuple[list[Tensor], tuple]:
+    return list(x.levels), tuple(getattr(x, name) for name in _GEOMETRY)
+
+
+def _flatten_with_keys(x: ScaleSpace) -> tuple[list, tuple]:
+    leaves, context = _flatten(x)
+    return [(_pytree.SequenceKey(k), leaf) for k, leaf in enumerate(leaves)], context
+
+
+def _unflatten(leaves: Any, context: tuple) -> ScaleSpace:
+    x = object.__new__(ScaleSpace)  # leaves may be anything while a tree is rebuilt: no checks
+    x.levels = tuple(leaves)
+    x.base, x.steps, x.origins, x.unit, x.first_level = context
+    return x
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+_pytree.register_pytree_node(
+    ScaleSpace,
+    _flatten,
+    _unflatten,
+    serialized_type_name="scalespaces.ScaleSpace",
+    to_dumpable_context=list,
+    from_dumpable_context=_tuples,
+    flatten_with_keys_fn=_flatten_with_keys,
+)

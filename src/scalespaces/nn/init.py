@@ -1,0 +1,43 @@
+"""Initialisations of filters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def he_(weight: Tensor) -> Tensor:
+    """He's normal initialisation for ReLU; all levels of a filter count as inputs."""
+    return nn.init.kaiming_normal_(weight, nonlinearity="relu")
+
+
+def paper_(weight: Tensor, dims: int = 2, std: float = 1e-2) -> Tensor:
+    r"""The paper's initialisation: centre tap one for paired channels, noise elsewhere.
+
+    The one stands at the filter's first level, so a layer starts as the identity plus noise. Where the numbers of
+    channels differ, output :math:`o` of :math:`O` is paired with the inputs :math:`i` of :math:`I` for which
+    :math:`\lfloor o I / O \rfloor = i` or :math:`\lfloor i O / I \rfloor = o`, and the one is shared out among them:
+    channels are repeated or averaged, and a constant stays what it is.
+
+    Args:
+        weight: ``(C_out, C_in, k, *kernel)``, or without the ``k``.
+        dims: number of spatial axes, which tells the two apart.
+        std: standard deviation of the noise.
+
+    Example:
+        >>> paper_(torch.empty(4, 2, 3, 3))[:, :, 1, 1].round().int().tolist()
+        [[1, 0], [1, 0], [0, 1], [0, 1]]
+    """
+    if weight.ndim not in (dims + 2, dims + 3):
+        raise ValueError(f"expected a weight of {dims + 2} or {dims + 3} axes, got shape {tuple(weight.shape)}")
+    out_channels, in_channels = weight.shape[:2]
+    o, i = torch.arange(out_channels)[:, None], torch.arange(in_channels)[None]
+    paired = (o * in_channels // out_channels == i) | (i * out_channels // in_channels == o)
+    share = paired / paired.sum(1, keepdim=True)
+    centre = tuple((n - 1) // 2 for n in weight.shape[-dims:])
+    with torch.no_grad():
+        nn.init.normal_(weight, std=std)
+        taps = weight[:, :, 0] if weight.ndim == dims + 3 else weight
+        taps = taps[(slice(None), slice(None), *centre)]
+        taps[paired] = share[paired].to(weight)
+    return weight

@@ -1,0 +1,54 @@
+"""The mathematics of scale-spaces in NumPy, float64: kernels, scales and semigroups."""
+
+from ._checks import PaddingMode, check_padding_mode
+from .anisotropic import anisotropic_gaussian, gaussian_blur
+from .kernels import (
+    KERNELS,
+    Alpha,
+    Binomial,
+    DiscreteGaussian,
+    Kernel,
+    SampledGaussian,
+    binomial,
+    discrete_gaussian,
+    get_kernel,
+    sampled_gaussian,
+)
+from .scale import (
+    Base,
+    blur_covariance,
+    blur_variance,
+    check_base,
+    check_zero_scale,
+    expansion,
+    level_variances,
+)
+from .semigroups import ScaleTranslation, act, act_lifted, compose_affine_action
+
+__all__ = [
+    "KERNELS",
+    "Alpha",
+    "Base",
+    "Binomial",
+    "DiscreteGaussian",
+    "Kernel",
+    "PaddingMode",
+    "SampledGaussian",
+    "ScaleTranslation",
+    "act",
+    "act_lifted",
+    "anisotropic_gaussian",
+    "binomial",
+    "blur_covariance",
+    "blur_variance",
+    "check_base",
+    "check_padding_mode",
+    "check_zero_scale",
+    "compose_affine_action",
+    "discrete_gaussian",
+    "expansion",
+    "gaussian_blur",
+    "get_kernel",
+    "level_variances",
+    "sampled_gaussian",
+]

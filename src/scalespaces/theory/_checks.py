@@ -1,0 +1,33 @@
+"""Checks of arguments: the rule, what came, what to do."""
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+Array = NDArray[np.float64]
+
+
+def check_real(name: str, value: Any, rule: str, valid: Callable[[float], bool]) -> float:
+    """Return ``value`` as a float if it is a finite real number that satisfies the rule; else say the rule."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or not valid(float(value)):
+        raise ValueError(f"{name} must be a finite number {rule}, got {value!r}; pass one")
+    return float(value)
+
+
+def check_integer(name: str, value: Any, low: int | None = None) -> int:
+    """Return ``value`` as an int if it is a whole number, of an integer type, that is at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or (low is not None and int(value) < low):
+        raise ValueError(f"{name} must be an integer{'' if low is None else f' >= {low}'}, got {value!r}; pass one")
+    return int(value)
+
+
+def check_padding_mode(padding_mode: PaddingMode) -> PaddingMode:
+    """Return the padding mode, or list the valid ones."""
+    if padding_mode not in get_args(PaddingMode):
+        raise ValueError(f"padding_mode must be one of {get_args(PaddingMode)}, got {padding_mode!r}; pass one of them")
+    return padding_mode

@@ -1,0 +1,37 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from scalespaces.data.samples import photograph
+
+
+def test_photograph_is_a_colour_image_in_the_unit_interval():
+    image = photograph()
+    assert image.shape == (1, 3, 512, 512)
+    assert image.dtype == torch.float32
+    assert image.is_contiguous()
+    assert image.min() >= 0
+    assert image.max() <= 1
+    assert image.std() > 0.1
+    red, _, blue = image[0]
+    assert (red - blue).abs().mean() > 0.02  # not a grey image in three copies
+
+
+@pytest.mark.parametrize("size", [1, 2, 255, 256, 511, 512])
+def test_size_crops_the_centre(size):
+    whole, crop = photograph(), photograph(size)
+    margin = (512 - size) // 2
+    assert crop.shape == (1, 3, size, size)
+    assert crop.is_contiguous()
+    assert_close(crop, whole[..., margin : margin + size, margin : margin + size], rtol=0, atol=0)
+
+
+def test_every_call_returns_a_tensor_of_its_own():
+    photograph(8).zero_()
+    assert photograph(8).abs().sum() > 0
+
+
+@pytest.mark.parametrize("size", [0, -1, 513])
+def test_a_size_that_does_not_fit_is_refused(size):
+    with pytest.raises(ValueError, match=f"from 1 to 512, the photograph's side, got {size}"):
+        photograph(size)

@@ -1,0 +1,106 @@
+"""The arrows between the parts of the package."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import scalespaces
+
+ROOT = Path(scalespaces.__file__).parent
+LOWER = {  # part: the parts of ours it may import, beside itself
+    "_extras": set(),
+    "theory": {"_extras"},
+    "functional": {"_extras", "theory"},
+    "testing": {"_extras", "theory", "functional"},
+    "nn": {"_extras", "theory", "functional"},
+    "models": {"_extras", "theory", "functional", "nn"},
+    "data": {"_extras"},
+    "train": {"_extras", "theory", "functional", "nn", "models", "data"},
+    "plotting": {"_extras", "theory", "functional", "testing"},
+}
+LOWER["cli"] = set(LOWER) | {""}
+LOWER["__main__"] = {"cli"}
+LOWER[""] = set(LOWER) - {"cli", "__main__", "plotting"}  # the export list, scalespaces/__init__.py
+
+
+def imports(module: str, is_package: bool, source: str) -> set[str]:
+    """Return the absolute names a module imports, wherever in it and however they are written."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")
+            above = above[: len(above) + is_package - node.level] if node.level else []
+            origin = ".".join([*above, *filter(None, [node.module])])
+            found |= {f"{origin}.{alias.name}" for alias in node.names}
+    return found
+
+
+def part(name: str) -> str | None:
+    """Return the part of ours a dotted name belongs to: "" for the package itself, None for what is not ours."""
+    head, _, rest = name.partition(".")
+    first = rest.split(".")[0]
+    if head != "scalespaces":
+        return None
+    return first if first in LOWER or (ROOT / first).is_dir() or (ROOT / f"{first}.py").is_file() else ""
+
+
+def complaints(module: str, is_package: bool, source: str) -> list[str]:
+    here, names = part(module), imports(module, is_package, source)
+    if here not in LOWER:
+        return [f"{module} is in no part that this test knows"]
+    allowed = LOWER[here] | {here}
+    bad = {name for name in names if part(name) is not None and part(name) not in allowed}
+    if here == "theory":
+        bad |= {name for name in names if name.split(".")[0] == "torch"}
+    return [f"{module} must not import {name}" for name in sorted(bad)]
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        dotted = ".".join(["scalespaces", *path.relative_to(ROOT).with_suffix("").parts])
+        yield dotted.removesuffix(".__init__"), path.name == "__init__.py", path.read_text(encoding="utf-8")
+
+
+def test_imports_follow_the_arrows():
+    assert [line for module in modules() for line in complaints(*module)] == []
+
+
+def test_no_module_is_called_utils():
+    assert [name for name, _, _ in modules() if "utils" in name] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "source"),
+    [
+        ("scalespaces.theory.kernels", False, "import torch.nn"),
+        ("scalespaces.theory.kernels", False, "from torch import nn"),
+        ("scalespaces.theory.kernels", False, "from ..functional import lift"),
+        ("scalespaces.theory.kernels", False, "from .. import functional"),
+        ("scalespaces.theory", True, "from ..functional import lift"),
+        ("scalespaces.theory", True, "from scalespaces import functional"),
+        ("scalespaces.functional.lift", False, "def f():\n    import scalespaces.nn"),
+        ("scalespaces.functional.lift", False, "if TYPE_CHECKING:\n    from scalespaces.nn import Lift"),
+        ("scalespaces.functional.lift", False, "from scalespaces import lift"),
+        ("scalespaces.data.samples", False, "from scalespaces.nn import Lift"),
+        ("scalespaces.nn", True, "from scalespaces.data import samples"),
+        ("scalespaces._extras", False, "from scalespaces import theory"),
+    ],
+)
+def test_the_check_sees_a_wrong_arrow(module, is_package, source):
+    assert len(complaints(module, is_package, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "source"),
+    [
+        ("scalespaces.functional", True, "from .lift import lift\nfrom . import lift\nimport torch"),
+        ("scalespaces.functional.lift", False, "from ..theory import kernels\nfrom .._extras import require"),
+        ("scalespaces.nn.lift", False, "from scalespaces.functional import lift"),
+        ("scalespaces", True, "from scalespaces.nn import Lift\nfrom . import theory\nfrom .functional import lift"),
+    ],
+)
+def test_the_check_lets_right_arrows_pass(module, is_package, source):
+    assert complaints(module, is_package, source) == []

@@ -1,0 +1,177 @@
+"""Bases, dilations and the blur they need."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from scalespaces.theory import (
+    KERNELS,
+    Alpha,
+    blur_covariance,
+    blur_variance,
+    check_base,
+    check_zero_scale,
+    discrete_gaussian,
+    expansion,
+    level_variances,
+)
+
+QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
+
+
+def rotation(angle: float) -> np.ndarray:
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
+def contractions() -> st.SearchStrategy[np.ndarray]:
+    """Rotation, shrinking, rotation: every A with singular values in [0.3, 1]."""
+    angle, size = st.floats(0, 6.3), st.floats(0.3, 1)
+    return st.tuples(angle, size, size, angle).map(lambda v: rotation(v[0]) @ np.diag(v[1:3]) @ rotation(v[3]))
+
+
+class TestBase:
+    def test_numbers(self):
+        assert check_base(2) == 2.0
+        assert isinstance(check_base(np.float32(1.5)), float)
+
+    def test_matrices(self):
+        assert check_base(np.array([[1, 1], [1, -1]])) == QUINCUNX
+        assert check_base(((2, 0), (0, 1))) == ((2.0, 0.0), (0.0, 1.0))  # the second axis keeps its grid
+
+    @pytest.mark.parametrize(
+        "base", [1, 0.5, -2, 0, math.nan, math.inf, True, "2", None, [2.0], [[1, 2]], [[math.nan]]]
+    )
+    def test_no_base(self, base):
+        with pytest.raises(ValueError, match="base must be"):
+            check_base(base)
+
+    @pytest.mark.parametrize("base", [np.eye(2), rotation(0.3), np.diag([2, 0.9]), [[1.0, 5.0], [0.0, 1.0]]])
+    def test_matrix_that_does_not_expand(self, base):
+        with pytest.raises(ValueError, match=r"must expand .* got singular values \["):
+            check_base(base)
+
+    @given(st.integers(2, 9), st.integers(1, 6), st.integers(0, 4))
+    def test_roots_of_integers_snap(self, n, root, m):
+        c = n ** (1 / root)
+        assert expansion(c, root * m) == n**m
+        assert expansion(c, -root * m) == 1 / n**m
+
+    @given(st.floats(1.01, 8), st.integers(-9, 9))
+    def test_powers(self, c, k):
+        assert_allclose(expansion(c, k), c**k, rtol=2e-9)
+
+    @given(st.integers(-6, 6), st.integers(-6, 6))
+    def test_matrix_powers_add(self, j, k):
+        assert_allclose(expansion(QUINCUNX, j) @ expansion(QUINCUNX, k), expansion(QUINCUNX, j + k), atol=1e-12)
+
+    def test_matrix_snaps(self):
+        turning = check_base(math.sqrt(2) * rotation(math.pi / 4))
+        assert np.array_equal(expansion(turning, 2), [[0, -2], [2, 0]])
+        assert np.array_equal(expansion(QUINCUNX, 2), 2 * np.eye(2))
+
+    def test_level_must_be_an_integer(self):
+        with pytest.raises(ValueError, match="k must be an integer"):
+            expansion(2.0, 0.5)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+class TestVariance:
+    @given(st.floats(0.05, 1), st.floats(0, 4))
+    def test_bandlimit_is_restored(self, a, s0):
+        """The equation eq:resolution_balance: a^2 (t + s0) = s0."""
+        assert_allclose(a * a * (blur_variance(1 / a, s0) + s0), s0, atol=1e-12)
+
+    @given(st.floats(1, 8), st.floats(1, 8), st.floats(0, 2))
+    def test_two_steps_make_one(self, c, d, s0):
+        """Blur by t(d), thin by d, blur by t(c): as one blur, t(d) + d^2 t(c) = t(cd)."""
+        two = blur_variance(d, s0) + d * d * blur_variance(c, s0)
+        assert_allclose(two, blur_variance(c * d, s0), rtol=1e-9, atol=1e-9)
+
+    def test_paper_settings(self):
+        t = level_variances(4, 2, 0.25)
+        assert_allclose(t, [0, 0.75, 3.75, 15.75], rtol=0)
+        assert [len(discrete_gaussian(float(v))) for v in t] == [1, 9, 17, 33]
+
+    def test_other_families(self):
+        assert_allclose(level_variances(3, 2, 0.5, "binomial"), [0, 1.5, 7.5])
+        assert_allclose(level_variances(3, 2, 0.25, Alpha(0.5)), [0, 0.25, 0.75])
+        assert all(level_variances(1, 3, 1.0, name) == [0.0] for name in KERNELS)
+
+    def test_non_integer_base_is_exact_on_whole_levels(self):
+        assert_allclose(level_variances(7, math.sqrt(2), 0.25)[::2], level_variances(4, 2, 0.25), rtol=0)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -0.1, "a", None])
+    def test_zero_scale(self, bad):
+        with pytest.raises(ValueError, match=r"zero_scale must be a finite number >= 0, a variance, got"):
+            check_zero_scale(bad)
+        with pytest.raises(ValueError, match="zero_scale"):
+            blur_variance(2, bad)
+        with pytest.raises(ValueError, match="dilation must be a finite number >= 1"):
+            blur_variance(bad, 0.25)
+        with pytest.raises(ValueError, match="num_levels must be an integer >= 1"):
+            level_variances(bad, 2, 0.25)
+        with pytest.raises(ValueError, match="base must be a finite number > 1"):
+            level_variances(4, bad, 0.25)
+
+
+class TestCovariance:
+    @given(contractions(), st.floats(0, 2))
+    def test_bandlimit_is_restored(self, A, s0):
+        """Delta = Sigma0 - A Sigma0 A^T of the supplement is A T A^T."""
+        T = blur_covariance(A, s0)
+        assert_allclose(A @ (T + s0 * np.eye(2)) @ A.T, s0 * np.eye(2), atol=1e-9)
+        assert np.array_equal(T, T.T)
+        assert np.linalg.eigvalsh(T)[0] >= -1e-12
+
+    @given(contractions(), contractions())
+    def test_cocycle(self, A, B):
+        """T(AB) = T(B) + B^-1 T(A) B^-T, which makes the action a semigroup action."""
+        inverse = np.linalg.inv(B)
+        two = blur_covariance(B, 0.25) + inverse @ blur_covariance(A, 0.25) @ inverse.T
+        assert_allclose(two, blur_covariance(A @ B, 0.25), atol=1e-9)
+
+    @given(st.floats(0.1, 1), st.floats(0, 2), st.integers(1, 3))
+    def test_isotropic(self, a, s0, d):
+        assert_allclose(blur_covariance(a * np.eye(d), s0), blur_variance(1 / a, s0) * np.eye(d), atol=1e-9)
+
+    @given(st.floats(-7, 7))
+    def test_rotations_need_no_blur(self, angle):
+        assert not blur_covariance(rotation(angle), 0.25).any()
+
+    def test_singular(self):
+        assert np.array_equal(blur_covariance(np.diag([1, 0.5]), 0.25), np.diag([0, 0.75]))
+
+    def test_full_zero_scale(self):
+        """A shear that upscales an isotropic zero-scale fits a zero-scale of its own shape."""
+        S = np.array([[1.0, 0.3], [0.3, 0.5]])
+        root = np.linalg.cholesky(S)
+        A = root @ (0.9 * rotation(1.0)) @ np.linalg.inv(root)
+        assert_allclose(blur_covariance(A, S), S / 0.81 - S, atol=1e-12)
+        with pytest.raises(ValueError, match="upscaling"):
+            blur_covariance(A, 0.25)
+
+    def test_number_is_one_dimensional(self):
+        assert_allclose(blur_covariance(0.125, 0.25), [[15.75]])
+
+    @pytest.mark.parametrize("A", [2 * np.eye(2), np.diag([0.5, 1.1]), [[1.0, 0.1], [0.0, 1.0]]])
+    def test_upscaling_is_refused(self, A):
+        with pytest.raises(ValueError, match=r"upscaling, A having singular values \["):
+            blur_covariance(A, 0.25)
+
+    @pytest.mark.parametrize(
+        ("A", "Sigma0", "message"),
+        [
+            ([[0.5, 0], [0, 0]], 0.25, "invertible"),
+            ([[math.nan]], 0.25, "finite square"),
+            ([[0.5, 0.1]], 0.25, "finite square"),
+            (np.eye(2) / 2, math.inf, "zero_scale"),
+            (np.eye(2) / 2, np.eye(3), "shape of A"),
+            (np.eye(2) / 2, [[1, 2], [2, 1]], "eigenvalues"),
+        ],
+    )
+    def test_errors(self, A, Sigma0, message):
+        with pytest.raises(ValueError, match=message):
+            blur_covariance(A, Sigma0)
