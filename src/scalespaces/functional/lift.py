@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional.grid import as_integer, constant, correlate, floor, fold, sample
+from scalespaces.functional.grid import as_integer, constant, correlate, floor, sample
 from scalespaces.functional.resample import subsample
 from scalespaces.functional.space import ScaleSpace
 from scalespaces.theory import (
+    NUMPY_PADDING,
     Base,
     Kernel,
     PaddingMode,
@@ -281,18 +282,16 @@ def _rows_of_kernels(plan: LiftPlan, index: int, n: int) -> NDArray:
     """Row ``i`` is the kernel centred at ``ratio * i``, folded back at the borders."""
     stage = plan.stages[index - 1 + plan.first_level]
     radius = max(plan.kernel.radius(stage.t, plan.truncation), 1)
-    matrix = np.zeros((floor((n - 1) / stage.ratio) + 1, n))
+    matrix = np.zeros((floor((n - 1) / stage.ratio) + 1, n + 1))
+    # Where the padded axis reads from; zeros read from a column that is dropped in the end.
+    fill = {"constant_values": n} if plan.padding_mode == "zeros" else {}
+    columns = np.pad(np.arange(n), radius + 1, mode=NUMPY_PADDING[plan.padding_mode], **fill)
     for i, row in enumerate(matrix):
-        centre = stage.ratio * i
-        phase = max(centre - floor(centre), 0.0)
+        low = floor(stage.ratio * i)
+        phase = max(stage.ratio * i - low, 0.0)
         taps = plan.kernel(stage.t, radius=radius, phase=phase if phase > 1e-9 else 0.0)
-        reach = torch.arange(len(taps)) + floor(centre) - radius
-        if plan.padding_mode == "zeros":
-            inside = ((reach >= 0) & (reach < n)).numpy()
-            row[reach.numpy()[inside]] = taps[inside]
-        else:
-            np.add.at(row, fold(reach, n, plan.padding_mode).numpy(), taps)
-    return matrix
+        np.add.at(row, columns[low + 1 : low + 1 + len(taps)], taps)
+    return matrix[:, :n]
 
 
 def downscale(

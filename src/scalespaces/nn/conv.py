@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace, scale_conv
 from scalespaces.functional.conv import check_scale_padding
@@ -62,6 +63,15 @@ class _ScaleConv(nn.Module):
         init.he_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def apply(tensor: Tensor) -> Tensor:
+            # To torch a weight of five axes is that of a volume, which has no memory_format=torch.channels_last.
+            if self.dims == 2 and tensor.ndim == 5:
+                return fn(tensor.flatten(1, 2)).unflatten(1, tensor.shape[1:3])
+            return fn(tensor)
+
+        return super()._apply(apply, recurse)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Correlate."""

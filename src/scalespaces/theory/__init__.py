@@ -1,6 +1,6 @@
 """The mathematics of scale-spaces in NumPy, float64: kernels, scales and semigroups."""
 
-from ._checks import PaddingMode, check_padding_mode
+from ._checks import NUMPY_PADDING, PaddingMode, check_padding_mode
 from .anisotropic import anisotropic_gaussian, gaussian_blur
 from .kernels import (
     KERNELS,
@@ -27,6 +27,7 @@ from .semigroups import ScaleTranslation, act, act_lifted, compose_affine_action
 
 __all__ = [
     "KERNELS",
+    "NUMPY_PADDING",
     "Alpha",
     "Base",
     "Binomial",

@@ -11,6 +11,14 @@ from numpy.typing import NDArray
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 Array = NDArray[np.float64]
 
+NUMPY_PADDING: dict[PaddingMode, Any] = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "replicate": "edge",
+    "circular": "wrap",
+}
+"""What ``numpy.pad`` calls the padding modes."""
+
 
 def check_real(name: str, value: Any, rule: str, valid: Callable[[float], bool]) -> float:
     """Return ``value`` as a float if it is a finite real number that satisfies the rule; else say the rule."""

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._checks import Array, PaddingMode, check_integer, check_padding_mode
+from ._checks import NUMPY_PADDING, Array, PaddingMode, check_integer, check_padding_mode
 from .kernels import discrete_gaussian
-
-_PAD: dict[PaddingMode, Any] = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def check_covariance(covariance: ArrayLike) -> Array:
@@ -98,7 +95,7 @@ def gaussian_blur(
     f = np.asarray(image, dtype=np.float64)
     if f.size == 0 or not np.isfinite(f).all():
         raise ValueError(f"image must be finite and not empty, got shape {f.shape}; remove NaN and inf")
-    mode = _PAD[check_padding_mode(padding_mode)]
+    mode = NUMPY_PADDING[check_padding_mode(padding_mode)]
     taps = anisotropic_gaussian(covariance, truncation=truncation)
     if taps.ndim != f.ndim:
         raise ValueError(

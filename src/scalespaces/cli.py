@@ -1,0 +1,362 @@
+"""The command ``scalespaces``: one function that adds a subcommand's parser and one that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import scalespaces
+from scalespaces._extras import require
+from scalespaces.data import photograph
+from scalespaces.functional.conv import SCALE_PADDINGS
+from scalespaces.nn import Lift, ScaleConv2d
+from scalespaces.plotting import check_writable, plot_equivariance, prepare, replacing
+from scalespaces.testing import DOWNSCALINGS, EquivarianceTable, equivariance_error, translation_error
+from scalespaces.theory import KERNELS, PaddingMode
+
+_DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line, without the usage above it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, those of the process when left out, and return its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.run is None:
+        parser.print_help()
+        return 0
+    try:
+        args.run(args)
+    except (ValueError, OSError, ImportError) as error:
+        message = " ".join(str(error).split())
+        print(f"scalespaces {args.command}: error: {message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"scalespaces {args.command}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the command and all its subcommands."""
+    parser = _Parser(prog="scalespaces", description=scalespaces.__doc__)
+    parser.add_argument("--version", action="version", version=f"scalespaces {scalespaces.__version__}")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    _add_equivariance(commands)
+    return parser
+
+
+# --- equivariance ----------------------------------------------------------------------------------------------------
+
+
+def random_network(
+    layers: int,
+    *,
+    in_channels: int = 3,
+    channels: int = 8,
+    filter_levels: int = 2,
+    scale_padding: str = "zero",
+    padding_mode: PaddingMode = "reflect",
+    seed: int = 0,
+    **lift_arguments: Any,
+) -> nn.Sequential:
+    """A lift and some layers of correlation and ReLU, with random weights after He: the paper's test of equivariance.
+
+    Args:
+        layers: number of correlations, each with filters of ``(filter_levels, 3, 3)`` and no bias.
+        in_channels: channels of the image.
+        channels: channels of every layer.
+        filter_levels: levels of the filters; each layer sees that many less one past the level it computes.
+        scale_padding: as in :class:`~scalespaces.nn.ScaleConv2d`.
+        padding_mode: of the lift and of the layers.
+        seed: of the weights; the global random state is left as it was.
+        **lift_arguments: as in :class:`~scalespaces.nn.Lift`.
+
+    Example:
+        >>> random_network(2, num_levels=4)(torch.rand(1, 3, 16, 16)).stack().shape
+        torch.Size([1, 8, 4, 16, 16])
+    """
+    modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
+    paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in range(layers):
+            width = channels if layer else in_channels
+            modules += [ScaleConv2d(width, channels, (filter_levels, 3, 3), bias=False, **paddings), nn.ReLU()]
+    return nn.Sequential(*modules)
+
+
+def _add_equivariance(commands: Any) -> None:
+    parser = commands.add_parser(
+        "equivariance",
+        help="measure how equivariant random networks are (the paper's figure)",
+        description="Measure how far networks with random weights are from commuting with downscaling: the paper's "
+        'figure "Equivariance quality". The defaults are the paper\'s settings.',
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(run=_run_equivariance)
+    add = parser.add_argument_group("image").add_argument
+    add("--image", metavar="FILE", help="any image Pillow reads; a photograph that comes with the package if None")
+    add("--size", type=_positive, metavar="N", help="side of the centre crop, in pixels; all of the image if None")
+    add = parser.add_argument_group("network").add_argument
+    add("--layers", type=_positive, nargs="+", default=[1, 2, 3], metavar="L", help="one network for each number")
+    add("--channels", type=_positive, default=8, metavar="N", help="channels of each layer")
+    add("--filter-levels", type=_positive, default=2, metavar="N", help="levels of each filter")
+    add("--padding-mode", choices=get_args(PaddingMode), default="reflect", help="outside the image: lift and layers")
+    add("--scale-padding", choices=SCALE_PADDINGS, default="zero", help="past the last level")
+    add("--seed", type=int, default=0, metavar="N", help="of the weights")
+    add("--double", action="store_true", help="compute in float64 instead of float32")
+    add = parser.add_argument_group("lift").add_argument
+    add("--levels", type=_positive, default=8, metavar="N", help="number of levels")
+    add("--base", type=float, default=2.0, metavar="C", help="dilation between levels")
+    add("--zero-scale", type=float, default=0.25, metavar="S0", help="blur the image comes with, a variance")
+    add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"one of {', '.join(KERNELS)}")
+    add("--method", choices=("direct", "cascade"), default="direct", help="the paper's lift, or the exact one")
+    add("--sampling", type=_sampling, default="dense", metavar="MODE", help="dense, pyramid or oversampling, a number")
+    add = parser.add_argument_group("measurement and output").add_argument
+    add(
+        "--downscaling",
+        choices=DOWNSCALINGS,
+        nargs="+",
+        default=argparse.SUPPRESS,
+        help="how the image is downscaled, one or several: cascade (D^l), direct (the paper's S) or pillow "
+        "(a third party's resize) (default: as --method)",
+    )
+    add("--translations", action="store_true", help="measure equivariance to translations, too")
+    add("--json", metavar="FILE", help="write the errors and settings there")
+    add("--plot", metavar="FILE", help="draw the figure there: .png, .pdf, .svg ...")
+
+
+@dataclass
+class _Result:
+    """One network, measured with one downscaling."""
+
+    layers: int
+    downscaling: str
+    boundary: int
+    table: EquivarianceTable
+
+    @property
+    def mean_before(self) -> float:
+        return float(np.mean(self.table.before(self.boundary)))
+
+    @property
+    def largest_behind(self) -> float | None:
+        k, shift = np.array(self.table.levels), np.array(self.table.rows)[:, None]
+        behind = self.table.errors[(k + shift >= self.boundary) & ~np.isnan(self.table.errors)]
+        return float(behind.max()) if behind.size else None
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name) for name in ("layers", "downscaling", "boundary")}
+        means = {"mean_before": self.mean_before, "largest_behind": self.largest_behind}
+        return numbers | means | self.table.to_json()
+
+    def __str__(self) -> str:
+        behind = "nothing" if self.largest_behind is None else f"{self.largest_behind:.3e}"
+        return (
+            f"{_plural(self.layers)}, image downscaled by {self.downscaling} ({_DOWNSCALED_BY[self.downscaling]})\n"
+            f"{self.table}\n"
+            f"mean error before the truncation boundary (k + l < {self.boundary}): {self.mean_before:.3e}; "
+            f"largest behind it: {behind}\n"
+        )
+
+
+def _run_equivariance(args: argparse.Namespace) -> None:
+    # Whatever can be wrong is found before the work begins.
+    downscalings = list(dict.fromkeys(getattr(args, "downscaling", [args.method])))
+    boundaries = [_boundary(args, layers) for layers in args.layers]
+    if args.json is not None:
+        prepare(args.json)
+    if args.plot is not None:
+        check_writable(args.plot)
+    image = _read_image(args.image, args.size)
+    networks = [_network(args, layers, image.shape[1]) for layers in args.layers]
+    _check_size(args, image)
+    image = image.double() if args.double else image
+    print(_headline(args, image))
+    if hint := _border_hint(args, image):
+        print(f"note: {hint}", file=sys.stderr)
+
+    results, moves = [], []
+    for layers, boundary, network in zip(args.layers, boundaries, networks, strict=True):
+        for downscaling in downscalings:
+            with _progress(f"{_plural(layers)}, image downscaled by {downscaling}"):
+                table = equivariance_error(network, image, downscaling=downscaling)
+            results.append(_Result(layers, downscaling, boundary, table))
+            print(f"\n{results[-1]}", end="", flush=True)
+        if args.translations:
+            with _progress(f"{_plural(layers)}, image moved"):
+                moves.append((layers, translation_error(network, image)))
+            print(f"\n{_plural(layers)}, image moved by pixels\n{moves[-1][1]}", flush=True)
+
+    if args.json is not None:
+        settings = {name: value for name, value in vars(args).items() if name not in ("run", "command", "json", "plot")}
+        document = {
+            "scalespaces": scalespaces.__version__,
+            "settings": settings | {"downscaling": downscalings},
+            "image_shape": list(image.shape),
+            "equivariance": [result.to_json() for result in results],
+            "translation": [{"layers": layers, **table.to_json()} for layers, table in moves],
+        }
+        with replacing(args.json) as draft:
+            draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        print(f"\nwrote {args.json}")
+    if args.plot is not None:
+        rows = {f"downscaled: {name}": [r.table for r in results if r.downscaling == name] for name in downscalings}
+        columns = [_plural(layers) for layers in args.layers]
+        title = f"Equivariance errors, {args.method} lift, sampling {args.sampling}, {args.padding_mode} padding"
+        plot_equivariance(rows, args.plot, columns=columns, boundaries=boundaries, title=title)
+        print(f"wrote {args.plot}")
+
+
+def _network(args: argparse.Namespace, layers: int, in_channels: int) -> nn.Sequential:
+    network = random_network(
+        layers,
+        in_channels=in_channels,
+        channels=args.channels,
+        filter_levels=args.filter_levels,
+        scale_padding=args.scale_padding,
+        padding_mode=args.padding_mode,
+        seed=args.seed,
+        num_levels=args.levels,
+        base=args.base,
+        zero_scale=args.zero_scale,
+        kernel=args.kernel,
+        method=args.method,
+        sampling=args.sampling,
+    )
+    return network.double() if args.double else network
+
+
+def _boundary(args: argparse.Namespace, layers: int) -> int:
+    """The first k + l whose receptive field crosses the top of the scale-space."""
+    boundary = args.levels - layers * (args.filter_levels - 1)
+    if boundary < 2:
+        raise ValueError(
+            f"{_plural(layers)} of filters of {args.filter_levels} levels leave nothing to compare before the "
+            f"truncation boundary of {args.levels} levels; use --levels {args.levels + 2 - boundary} or more"
+        )
+    return boundary
+
+
+def _headline(args: argparse.Namespace, image: Tensor) -> str:
+    name = "the bundled photograph" if args.image is None else args.image
+    precision = "float64" if args.double else "float32"
+    return (
+        f"{name}, {image.shape[3]} x {image.shape[2]} pixels, {precision}\n"
+        f"{args.method} lift to {args.levels} levels of base {args.base:g}, {args.kernel}, zero-scale "
+        f"{args.zero_scale:g}, sampling {args.sampling}; layers of {args.channels} channels, filters of "
+        f"{args.filter_levels} levels; {args.padding_mode} padding, scale padding {args.scale_padding}, seed {args.seed}"
+    )
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def _read_image(file: str | None, size: int | None) -> Tensor:
+    """The image as (1, C, H, W), cropped around its centre."""
+    if file is None:
+        return photograph(size)
+    pillow = require("PIL.Image", "plot")
+    try:
+        with Path(file).open("rb") as stream, pillow.open(stream) as picture:
+            # Pillow would clip 16-bit and float pixels on their way to RGB.
+            deep = picture.mode.startswith(("I", "F"))
+            pixels = np.array(picture if deep else picture.convert("RGB"), dtype=np.float32)
+    except OSError as error:
+        if error.strerror:  # of the file; without, what Pillow says of its contents
+            raise ValueError(f"cannot read {file!r}: {error.strerror}") from error
+        raise ValueError(f"{file!r} is not an image that Pillow reads: {error}") from error
+    except Exception as error:  # broken files make Pillow raise errors of every kind
+        raise ValueError(f"{file!r} is not an image that Pillow reads: {error}") from error
+    pixels = pixels[..., None] / (np.abs(pixels).max() or 1) if deep else pixels / 255
+    height, width = pixels.shape[:2]
+    if size is not None:
+        if size > min(height, width):
+            raise ValueError(f"--size is at most the smaller side of the {width} x {height} image, got {size}")
+        top, left = (height - size) // 2, (width - size) // 2
+        pixels = pixels[top : top + size, left : left + size]
+    return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0).contiguous()
+
+
+def _check_size(args: argparse.Namespace, image: Tensor) -> None:
+    """The last level must have two samples left along each axis; moved images, a pixel more to move by."""
+    period = args.base ** (args.levels - 1)
+    need = math.ceil(period) + (2 if args.translations else 1)
+    if min(image.shape[2:]) < need:
+        raise ValueError(
+            f"an image of {image.shape[3]} x {image.shape[2]} pixels is too small for {args.levels} levels of base "
+            f"{args.base:g}, the last of which keeps one pixel in {period:g}; use a side of at least {need}, or fewer "
+            "--levels"
+        )
+
+
+def _border_hint(args: argparse.Namespace, image: Tensor) -> str | None:
+    """Why the borders add to the error, if they do: a downscaled image may end elsewhere than the image did."""
+    period = args.base ** (args.levels - 1)
+    rest = {"reflect": 1, "replicate": 1, "circular": 0}.get(args.padding_mode)
+    exact = args.method == "cascade" and args.sampling == "pyramid"
+    sides = image.shape[2:]
+    if rest is None or exact or args.base != round(args.base) or all(n % period == rest for n in sides):
+        return None
+    better = int((min(sides) - rest) // period * period + rest)
+    return (
+        f"{args.padding_mode} padding adds errors at the borders, because the levels end at different pixels; they "
+        f"vanish for sides that leave {rest} when divided by {period:g}"
+        + (f": try --size {better}" if better >= period else "")
+    )
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+class _progress:
+    """Say on stderr what is going on, and how long it took."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+        print(f"{self.what} ...", file=sys.stderr, flush=True)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            print(f"{self.what}: {time.perf_counter() - self.start:.1f} s", file=sys.stderr, flush=True)
+
+
+def _plural(layers: int) -> str:
+    return f"{layers} layer{'' if layers == 1 else 's'}"
+
+
+def _positive(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _sampling(text: str) -> str | float:
+    if text in ("dense", "pyramid"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected dense, pyramid or a number >= 1, got {text!r}") from None

@@ -1,0 +1,238 @@
+"""The scale-space correlation equals its equation, in every sampling."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace, lift, scale_shift
+from scalespaces.functional import scale_conv
+
+SAMPLINGS = ["dense", "pyramid", 2, 1.5]
+
+
+def tolerance(dtype):
+    return {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
+
+
+@given(
+    size=st.lists(st.integers(3, 6), min_size=1, max_size=2),
+    num_levels=st.integers(1, 4),
+    depth=st.integers(1, 3),
+    base=st.sampled_from([2.0, 3.0, 1.5, 2**0.5]),
+    sampling=st.sampled_from(SAMPLINGS),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    scale_padding=st.sampled_from(["zero", "replicate", "valid"]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 1000),
+)
+def test_equals_the_equation(
+    size, num_levels, depth, base, sampling, kernel, stride, dilation, scale_padding, dtype, seed
+):
+    depth = min(depth, num_levels)
+    torch.manual_seed(seed)
+    x = lift(torch.randn(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
+    weight = torch.randn(2, 2, depth, *[kernel] * len(size), dtype=dtype)
+    bias = torch.randn(2, dtype=dtype)
+    out = scale_conv(x, weight, bias, stride=stride, dilation=dilation, scale_padding=scale_padding)
+    expected = reference.scale_conv(
+        [level.double().numpy() for level in x.levels],
+        x.steps,
+        base,
+        weight.double().numpy(),
+        bias.double().numpy(),
+        stride=stride,
+        dilation=dilation,
+        scale_padding=scale_padding,
+    )
+    assert out.num_levels == len(expected)
+    for level, wanted in zip(out.levels, expected, strict=True):
+        assert_close(level, torch.as_tensor(wanted, dtype=dtype), **tolerance(dtype))
+
+
+@given(padding=st.integers(0, 2), sampling=st.sampled_from(SAMPLINGS), seed=st.integers(0, 1000))
+def test_padding_counts_taps(padding, sampling, seed):
+    torch.manual_seed(seed)
+    x = lift(torch.randn(1, 1, 19, dtype=torch.float64), 3, sampling=sampling)
+    weight = torch.randn(1, 1, 2, 3, dtype=torch.float64)
+    out = scale_conv(x, weight, padding=padding)
+    expected = reference.scale_conv(
+        [level.numpy() for level in x.levels], x.steps, 2.0, weight.numpy(), None, padding=padding
+    )
+    for level, wanted in zip(out.levels, expected, strict=True):
+        assert_close(level, torch.as_tensor(wanted))
+    # Without padding, sample 0 of level k moves by one tap, c^k samples of level 0.
+    assert [o[0] for o in out.origins] == [2**k * (1 - padding) for k in range(3)]
+
+
+def test_dense_is_a_dilated_convolution_per_level():
+    x = lift(torch.randn(2, 3, 17, 20), 4)
+    weight = torch.randn(5, 3, 1, 3, 3)
+    for k, level in enumerate(scale_conv(x, weight).levels):
+        assert_close(level, F.conv2d(x.levels[k], weight[:, :, 0], padding=2**k, dilation=2**k))
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 23)])
+def test_pyramid_is_dense_on_the_coarse_grid(size):
+    dense = lift(torch.randn(1, 2, *size, dtype=torch.float64), 4)
+    sub = [level[..., :: 2**k, :: 2**k] for k, level in enumerate(dense.levels)]
+    pyramid = ScaleSpace(tuple(sub), steps=(1, 2, 4, 8))
+    weight = torch.randn(3, 2, 1, 3, 3, dtype=torch.float64)
+    for k, level in enumerate(scale_conv(pyramid, weight).levels):
+        assert_close(level, scale_conv(dense, weight).levels[k][..., :: 2**k, :: 2**k])
+
+
+def test_a_single_level_is_a_plain_convolution():
+    f = torch.randn(2, 4, 9, 9)
+    weight, bias = torch.randn(6, 2, 3, 3), torch.randn(6)
+    out = scale_conv(ScaleSpace((f,)), weight, bias, stride=2, padding=1, groups=2)
+    assert_close(out.levels[0], F.conv2d(f, weight, bias, 2, 1, 1, 2))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_modes_are_torchs(mode):
+    f = torch.randn(1, 2, 12, 10)
+    conv = torch.nn.Conv2d(2, 3, 3, padding=2, dilation=2, padding_mode=mode)
+    out = scale_conv(ScaleSpace((f,)), conv.weight, conv.bias, dilation=2, padding_mode=mode)
+    assert_close(out.levels[0], conv(f))
+
+
+@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
+def test_groups_are_separate_layers(sampling):
+    x = lift(torch.randn(1, 4, 12, 12), 3, sampling=sampling)
+    weight = torch.randn(6, 2, 2, 3, 3)
+    whole = scale_conv(x, weight, groups=2)
+    halves = [scale_conv(x[:, 2 * g : 2 * g + 2], weight[3 * g : 3 * g + 3]) for g in range(2)]
+    for a, b in zip(whole.levels, torch.cat(halves, 1).levels, strict=True):
+        assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("sampling", "base"), [("dense", 2.0), ("dense", 1.5), ("pyramid", 2**0.5), (2, 2.0)])
+def test_gradients(sampling, base):
+    x = lift(torch.randn(1, 2, 5, 6, dtype=torch.float64), 3, base, sampling=sampling)
+    weight = torch.randn(2, 2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    levels = tuple(level.clone().requires_grad_() for level in x.levels)
+
+    def function(weight, bias, *levels):
+        return scale_conv(x.replace(levels), weight, bias).levels
+
+    assert torch.autograd.gradcheck(function, (weight, bias, *levels))
+
+
+# --- the law -------------------------------------------------------------------------------------------------------
+
+
+def random_space(size, sampling, base, num_levels, dtype, padding_mode="zeros"):
+    """Random levels on the grids of that sampling: the law needs no lifted image."""
+    x = lift(torch.zeros(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling, padding_mode=padding_mode)
+    return x.map(torch.randn_like)
+
+
+@given(
+    size=st.tuples(st.integers(2, 23), st.integers(2, 23)),
+    geometry=st.sampled_from([("dense", 2.0), ("dense", 3.0), ("pyramid", 2.0), ("pyramid", 2**0.5), ("pyramid", 1.3)]),
+    n=st.integers(1, 2),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 1000),
+)
+def test_commutes_with_scale_shift(size, geometry, n, dtype, seed):
+    torch.manual_seed(seed)
+    x = random_space(size, *geometry, 4, dtype)
+    weight = torch.randn(3, 2, 2, 3, 3, dtype=dtype)
+    first = scale_shift(scale_conv(x, weight, scale_padding="valid"), n)
+    then = scale_conv(scale_shift(x, n), weight, scale_padding="valid")
+    limit = 1e-5 if dtype == torch.float32 else 1e-12
+    for a, b in zip(first.levels, then.levels, strict=True):
+        assert_close(a, b, rtol=0, atol=limit * max(1.0, a.abs().max().item()))
+
+
+@pytest.mark.parametrize("oversampling", [2, 4])
+def test_commutes_with_scale_shift_oversampled(oversampling):
+    x = random_space((23, 40), oversampling, 2.0, 5, torch.float64)
+    weight = torch.randn(3, 2, 2, 3, 3, dtype=torch.float64)
+    first = scale_shift(scale_conv(x, weight, scale_padding="valid"), 1)
+    then = scale_conv(scale_shift(x, 1), weight, scale_padding="valid")
+    for a, b in zip(first.levels, then.levels, strict=True):
+        assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_scale_paddings_agree_below_the_last_level():
+    x = lift(torch.randn(1, 2, 16, 16), 4, sampling="pyramid")
+    weight = torch.randn(3, 2, 2, 3, 3)
+    zero, replicate, valid = (scale_conv(x, weight, scale_padding=p) for p in ("zero", "replicate", "valid"))
+    assert (zero.num_levels, replicate.num_levels, valid.num_levels) == (4, 4, 3)
+    for a, b, c in zip(zero.levels, replicate.levels, valid.levels, strict=False):
+        assert_close(a, b)
+        assert_close(a, c)
+    doubled = F.conv2d(x.levels[3], weight.sum(2), padding=1)
+    assert_close(replicate.levels[3], doubled, rtol=1e-4, atol=1e-5)
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_refuses_what_it_cannot_do():
+    x = lift(torch.randn(1, 3, 16, 16), 4)
+    weight = torch.randn(2, 3, 2, 3, 3)
+    image: Any = torch.zeros(1, 3, 16, 16)
+    unknown: Any = "mirror"
+    with pytest.raises(TypeError, match=r"expected a ScaleSpace, got a tensor of shape \(1, 3, 16, 16\); lift"):
+        scale_conv(image, weight)
+    with pytest.raises(ValueError, match="the filter takes 4 channels, got 3"):
+        scale_conv(x, torch.randn(2, 4, 2, 3, 3))
+    with pytest.raises(ValueError, match="needs at least as many levels as the filter has, got 4 levels and a filter"):
+        scale_conv(x, torch.randn(2, 3, 5, 3, 3), scale_padding="valid")
+    with pytest.raises(ValueError, match="scale_padding is one of zero, replicate, valid, got 'none'"):
+        scale_conv(x, weight, scale_padding="none")
+    with pytest.raises(ValueError, match=r"level 3 has \(16, 16\) samples, too few for a window of \(3, 3\) taps 8"):
+        scale_conv(x, weight, padding=0)
+    with pytest.raises(ValueError, match="5 axes, got shape"):
+        scale_conv(x, torch.randn(2, 3, 3))
+    with pytest.raises(ValueError, match="padding_mode must be one of"):
+        scale_conv(x, weight, padding_mode=unknown)
+    with pytest.raises(ValueError, match="stride is an integer or one for each of 2 axes"):
+        scale_conv(x, weight, stride=(1, 2, 3))
+
+
+# --- matrix bases ----------------------------------------------------------------------------------------------------
+
+QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
+
+
+def test_quincunx_equals_the_equation():
+    x = lift(torch.randn(1, 1, 7, 8, dtype=torch.float64), 3, QUINCUNX)
+    weight = torch.randn(1, 1, 2, 3, 3, dtype=torch.float64)
+    out = scale_conv(x, weight)
+    for k in range(3):
+        matrix = np.linalg.matrix_power(np.array(QUINCUNX), k).astype(int)
+        for z in np.ndindex(7, 8):
+            value = 0.0
+            for el in range(min(2, 3 - k)):
+                f = x.levels[k + el][0, 0].numpy()
+                for y in np.ndindex(3, 3):
+                    i, j = matrix @ (np.array(y) - 1) + z
+                    if 0 <= i < 7 and 0 <= j < 8:
+                        value += weight[0, 0, el, y[0], y[1]].item() * f[i, j]
+            assert out.levels[k][0, 0, z[0], z[1]].item() == pytest.approx(value, abs=1e-12)
+
+
+def test_quincunx_commutes_with_scale_shift_inside():
+    x = lift(torch.zeros(1, 1, 41, 41, dtype=torch.float64), 4, QUINCUNX).map(torch.randn_like)
+    weight = torch.randn(1, 1, 2, 3, 3, dtype=torch.float64)
+    first = scale_shift(scale_conv(x, weight, scale_padding="valid"), 1)
+    then = scale_conv(scale_shift(x, 1), weight, scale_padding="valid")
+    # The grid turns by 45 degrees: compare where every tap lies inside both.
+    inside = scale_shift(scale_conv(x.map(torch.ones_like), torch.ones_like(weight), scale_padding="valid"), 1)
+    for a, b, taps in zip(first.levels, then.levels, inside.levels, strict=True):
+        whole = (taps == 18) & (a != 0)
+        assert whole.sum() > 200
+        assert_close(a[whole], b[whole], rtol=0, atol=1e-12)

@@ -1,0 +1,230 @@
+"""Whole networks: an image is downscaled, lifted again, and every level agrees."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import scalespaces
+from scalespaces.data import photograph
+from scalespaces.nn import (
+    Lift,
+    ScaleAvgPool,
+    ScaleBatchNorm,
+    ScaleBlurPool,
+    ScaleConv1d,
+    ScaleConv2d,
+    ScaleConv3d,
+    ScaleMaxPool,
+)
+from scalespaces.testing import _resize, assert_equivariant, equivariance_error, translation_error
+
+EXACT = [
+    # sampling, base, padding of the lift, padding of the filters
+    ("pyramid", 2.0, "reflect", "zeros"),
+    ("pyramid", 2.0, "zeros", "reflect"),
+    ("pyramid", 2**0.5, "reflect", "zeros"),
+    ("pyramid", 2**0.5, "replicate", "circular"),
+    ("pyramid", 3.0, "circular", "replicate"),
+    ("dense", 2.0, "zeros", "zeros"),
+    (2, 2.0, "zeros", "zeros"),
+    (4, 2.0, "zeros", "zeros"),
+]
+
+
+def network(sampling, base, lift_padding, padding_mode, *, scale_padding, num_levels=6, pool=None, width=6):
+    """A lift, three layers with k = 2 filters and ReLU, one 2x2 pooling."""
+
+    def conv(i, o):
+        return ScaleConv2d(i, o, (2, 3, 3), padding_mode=padding_mode, scale_padding=scale_padding)
+
+    return nn.Sequential(
+        Lift(num_levels, base, method="cascade", sampling=sampling, padding_mode=lift_padding),
+        conv(3, width),
+        nn.ReLU(),
+        pool or ScaleAvgPool(2),
+        conv(width, width),
+        ScaleBatchNorm(width),
+        nn.ReLU(),
+        conv(width, width),
+    )
+
+
+SIZES = pytest.mark.parametrize("size", [(127, 131), (128, 160)], ids=["prime", "even"])
+
+
+@SIZES
+@pytest.mark.parametrize("case", EXACT, ids=str)
+def test_every_level_with_valid_scale_padding(case, size):
+    levels, shifts = (5, [1]) if case[1] == 3 else (6, [1, 2])
+    model = network(*case, scale_padding="valid", num_levels=levels)
+    assert_equivariant(model, torch.rand(1, 3, *size), tolerance=1e-5, shifts=shifts)
+    image = torch.rand(1, 3, *size, dtype=torch.float64)
+    assert_equivariant(model.double(), image, tolerance=1e-12, shifts=shifts)
+
+
+@SIZES
+@pytest.mark.parametrize("scale_padding", ["zero", "replicate"])
+@pytest.mark.parametrize("case", [case for case in EXACT if case[1] != 3], ids=str)
+def test_every_level_before_the_boundary(case, scale_padding, size):
+    model = network(*case, scale_padding=scale_padding, num_levels=5)
+    assert_equivariant(model, torch.rand(1, 3, *size), tolerance=1e-5, truncated=3, shifts=[1])
+
+
+@pytest.mark.parametrize(
+    ("case", "pool"),
+    [(case, pool) for case in (EXACT[0], EXACT[2], EXACT[5]) for pool in (ScaleMaxPool(2), ScaleAvgPool(3, 2, 1))]
+    # Blur pooling repeats the border, which dense sampling respects at sizes 1 mod c^(S-1) only.
+    + [(case, pool) for case in (EXACT[0], EXACT[2]) for pool in (ScaleBlurPool(), ScaleMaxPool(3, 2))],
+    ids=str,
+)
+def test_every_pooling(case, pool):
+    model = network(*case, scale_padding="valid", pool=pool, num_levels=5).double()
+    assert_equivariant(model, torch.rand(1, 3, 61, 64, dtype=torch.float64), tolerance=1e-12)
+
+
+@pytest.mark.parametrize(("padding", "size"), [("reflect", 65), ("replicate", 65), ("circular", 64)])
+def test_dense_other_paddings_at_their_sizes(padding, size):
+    model = nn.Sequential(
+        Lift(5, method="cascade", padding_mode=padding),
+        ScaleConv2d(3, 4, (2, 3, 3), padding_mode=padding, scale_padding="valid"),
+        nn.ReLU(),
+        ScaleConv2d(4, 4, (2, 3, 3), padding_mode=padding, scale_padding="valid"),
+    ).double()
+    image = torch.rand(1, 3, size, size, dtype=torch.float64)
+    assert_equivariant(model, image, tolerance=1e-12)
+    with pytest.raises(AssertionError, match="not equivariant"):
+        assert_equivariant(model, image[..., :-3, :-3], tolerance=1e-12)
+
+
+@pytest.mark.parametrize(("conv", "size"), [(ScaleConv1d, (97,)), (ScaleConv3d, (17, 19, 16))])
+@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+def test_other_dimensions(conv, size, sampling):
+    kernel = (2, *[3] * len(size))
+    model = nn.Sequential(
+        Lift(4, method="cascade", sampling=sampling, padding_mode="zeros"),
+        conv(1, 3, kernel, scale_padding="valid"),
+        nn.ReLU(),
+        ScaleAvgPool(2),
+        conv(3, 3, kernel, scale_padding="valid"),
+    ).double()
+    assert_equivariant(model, torch.rand(1, 1, *size, dtype=torch.float64), tolerance=1e-12)
+
+
+@pytest.mark.parametrize(
+    "layer", [{"stride": 2}, {"dilation": 2}, {"padding": "valid"}, {"padding": 0, "stride": 2}], ids=str
+)
+@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+def test_strides_dilations_and_unpadded_filters(sampling, layer):
+    model = nn.Sequential(
+        Lift(4, method="cascade", sampling=sampling, padding_mode="zeros"),
+        ScaleConv2d(1, 3, (2, 3, 3), scale_padding="valid", **layer),
+        nn.ReLU(),
+        ScaleConv2d(3, 3, (2, 3, 3), scale_padding="valid"),
+    ).double()
+    assert_equivariant(model, torch.rand(1, 1, 61, 64, dtype=torch.float64), tolerance=1e-12)
+
+
+def test_plain_pooling_is_not_equivariant_in_dense_sampling_but_is_on_a_pyramid():
+    image = torch.rand(1, 3, 64, 64, dtype=torch.float64)
+    pyramid, dense = (
+        network(*case, scale_padding="valid", pool=ScaleAvgPool(2, window="plain"), num_levels=5).double()
+        for case in (EXACT[0], EXACT[5])
+    )
+    assert_equivariant(pyramid, image, tolerance=1e-12)
+    with pytest.raises(AssertionError, match="not equivariant"):
+        assert_equivariant(dense, image, tolerance=1e-3)
+
+
+@pytest.mark.parametrize(("sampling", "base", "bound"), [("dense", 2**0.5, 0.05), ("dense", 1.5, 0.05), (3, 2.0, 0.05)])
+def test_modes_that_are_approximate(sampling, base, bound):
+    """Non-integer bases in dense sampling, odd oversampling: not exact, and bounded."""
+    image = photograph(257).mean(1, keepdim=True).double()
+    model = nn.Sequential(
+        Lift(6, base, method="cascade", sampling=sampling),
+        ScaleConv2d(1, 4, (2, 3, 3), padding_mode="reflect", scale_padding="valid"),
+        nn.ReLU(),
+        ScaleConv2d(4, 4, (2, 3, 3), padding_mode="reflect", scale_padding="valid"),
+    ).double()
+    errors = equivariance_error(model, image, shifts=[1]).errors
+    assert 1e-6 < np.nanmax(errors) < bound
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_papers_figure(layers):
+    """Direct lift, reflect padding, 8 levels: below 0.01 on average until the boundary, then a blow-up.
+
+    The photograph is reflected to 513 x 513, since reflection is the same at all scales at sizes 1 mod 2^7 only.
+    """
+    modules: list[nn.Module] = [Lift(8)]
+    for index in range(layers):
+        modules += [ScaleConv2d(16 if index else 3, 16, (2, 3, 3), bias=False, padding_mode="reflect"), nn.ReLU()]
+    image = nn.functional.pad(photograph(), (0, 1, 0, 1), mode="reflect")
+    table = equivariance_error(nn.Sequential(*modules), image, downscaling="direct")
+    assert table.before(8 - layers).mean() < 0.01
+    boundary = [table.errors[i, j] for i, n in enumerate(table.rows) for j in range(8 - n) if n + j == 8 - layers]
+    assert min(boundary) > 0.1
+
+
+def test_downscalings_differ_as_they_should():
+    image = photograph(256)
+    model = network(*EXACT[0], scale_padding="valid")
+    exact, direct, pillow = (
+        np.nanmean(equivariance_error(model, image, downscaling=d, shifts=[1, 2]).errors)
+        for d in ("cascade", "direct", "pillow")
+    )
+    assert exact < 1e-6
+    assert exact < direct < 0.1
+    assert direct < pillow < 0.5
+
+
+def test_pillow_downscaling_keeps_registration():
+    ramp = torch.arange(65.0).expand(1, 1, 65, 65)
+    small = _resize(ramp, 4.0)
+    assert small.shape == (1, 1, 17, 17)
+    torch.testing.assert_close(small[..., 3:-3], ramp[..., ::4, ::4][..., 3:-3], atol=1e-3, rtol=0)
+
+
+def test_translations():
+    image = photograph(320).double()
+    dense = network("dense", 2.0, "reflect", "zeros", scale_padding="valid", pool=nn.Identity(), num_levels=5).double()
+    pyramid = network("pyramid", 2.0, "reflect", "zeros", scale_padding="valid", pool=nn.Identity(), num_levels=5)
+    table = translation_error(dense, image, translations=[1, 2])
+    assert np.nanmax(table.errors) < 1e-12
+    table = translation_error(pyramid.double(), image, translations=[16], margin=0.4)
+    assert np.nanmax(table.errors) < 1e-12  # a whole sample of every level that is read
+    table = translation_error(pyramid, image, translations=[1])
+    assert np.nanmin(table.errors) > 1e-3  # part of one
+
+
+def test_a_wrong_network_is_caught():
+    class Wrong(nn.Module):
+        def forward(self, image):
+            x = scalespaces.lift(image, 4, method="cascade", sampling="pyramid")
+            return x.replace(tuple(level * (1 + k) for k, level in enumerate(x.levels)))
+
+    with pytest.raises(AssertionError, match=r"level 0 differs by 0\.5"):
+        assert_equivariant(Wrong(), torch.rand(1, 1, 32, 32), shifts=[1])
+
+
+def test_error_is_the_papers_equation():
+    image = torch.rand(1, 1, 32, 32, dtype=torch.float64)
+    model = nn.Sequential(Lift(4), ScaleConv2d(1, 2, (2, 3, 3))).double()
+    table = equivariance_error(model, image, downscaling="direct")
+    whole = model(image)
+    for i, el in enumerate((1, 2, 3)):
+        small = model(scalespaces.downscale(image, el, method="direct"))
+        for k in range(4 - el):
+            expected = whole.levels[k + el][..., :: 2**el, :: 2**el]
+            error = (expected - small.levels[k]).norm() / expected.norm()
+            assert table.errors[i, k] == pytest.approx(error.item())
+    assert np.isnan(table.errors[2, 1])
+
+
+def test_module_modes_are_left_as_they_were():
+    model = network(*EXACT[0], scale_padding="valid", num_levels=5)
+    model[5].eval()
+    equivariance_error(model, torch.rand(1, 3, 64, 64), shifts=[1])
+    assert model.training
+    assert model[2].training
+    assert not model[5].training
