@@ -17,7 +17,7 @@ def at(f: np.ndarray, position, outside: str) -> float:
             weight *= fraction if side else 1 - fraction
             index.append(min(max(a + side, 0), n - 1) if outside == "edge" else a + side)
         if weight and all(0 <= i < n for i, n in zip(index, f.shape, strict=True)):
-            value += weight * f[tuple(index)]
+            value += weight * float(f[tuple(index)])
     return value
 
 
@@ -50,7 +50,9 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
                     f[z] = at(levels[source][b, i], [ratio * zi for zi in z], "edge")
                 for z in np.ndindex(*count):
                     for y in np.ndindex(*size):
-                        tap = [stride * zi + apart * (dilation * yi - p) for zi, yi, p in zip(z, y, before, strict=True)]
+                        tap = [
+                            stride * zi + apart * (dilation * yi - p) for zi, yi, p in zip(z, y, before, strict=True)
+                        ]
                         out[(b, o, *z)] += weight[(o, i, el, *y)] * at(f, tap, "zero")
         if bias is not None:
             out += bias.reshape(1, -1, *[1] * len(size))

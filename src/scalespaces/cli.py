@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -23,7 +22,7 @@ from scalespaces.functional.conv import SCALE_PADDINGS
 from scalespaces.nn import Lift, ScaleConv2d
 from scalespaces.plotting import check_writable, plot_equivariance, prepare, replacing
 from scalespaces.testing import DOWNSCALINGS, EquivarianceTable, equivariance_error, translation_error
-from scalespaces.theory import KERNELS, PaddingMode
+from scalespaces.theory import KERNELS, PaddingMode, check_base
 
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
 
@@ -33,6 +32,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Say the defaults, but not that something is absent by default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,19 +116,19 @@ def _add_equivariance(commands: Any) -> None:
         help="measure how equivariant random networks are (the paper's figure)",
         description="Measure how far networks with random weights are from commuting with downscaling: the paper's "
         'figure "Equivariance quality". The defaults are the paper\'s settings.',
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Help,
     )
     parser.set_defaults(run=_run_equivariance)
     add = parser.add_argument_group("image").add_argument
-    add("--image", metavar="FILE", help="any image Pillow reads; a photograph that comes with the package if None")
-    add("--size", type=_positive, metavar="N", help="side of the centre crop, in pixels; all of the image if None")
+    add("--image", metavar="FILE", help="any image Pillow reads (default: a photograph that comes with the package)")
+    add("--size", type=_positive, metavar="N", help="side of the centre crop, in pixels (default: all of the image)")
     add = parser.add_argument_group("network").add_argument
     add("--layers", type=_positive, nargs="+", default=[1, 2, 3], metavar="L", help="one network for each number")
     add("--channels", type=_positive, default=8, metavar="N", help="channels of each layer")
     add("--filter-levels", type=_positive, default=2, metavar="N", help="levels of each filter")
     add("--padding-mode", choices=get_args(PaddingMode), default="reflect", help="outside the image: lift and layers")
     add("--scale-padding", choices=SCALE_PADDINGS, default="zero", help="past the last level")
-    add("--seed", type=int, default=0, metavar="N", help="of the weights")
+    add("--seed", type=_seed, default=0, metavar="N", help="of the weights")
     add("--double", action="store_true", help="compute in float64 instead of float32")
     add = parser.add_argument_group("lift").add_argument
     add("--levels", type=_positive, default=8, metavar="N", help="number of levels")
@@ -188,8 +194,8 @@ def _run_equivariance(args: argparse.Namespace) -> None:
     if args.plot is not None:
         check_writable(args.plot)
     image = _read_image(args.image, args.size)
-    networks = [_network(args, layers, image.shape[1]) for layers in args.layers]
     _check_size(args, image)
+    networks = [_network(args, layers, image.shape[1]) for layers in args.layers]
     image = image.double() if args.double else image
     print(_headline(args, image))
     if hint := _border_hint(args, image):
@@ -220,7 +226,7 @@ def _run_equivariance(args: argparse.Namespace) -> None:
             draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         print(f"\nwrote {args.json}")
     if args.plot is not None:
-        rows = {f"downscaled: {name}": [r.table for r in results if r.downscaling == name] for name in downscalings}
+        rows = {f"downscaled by {name}": [r.table for r in results if r.downscaling == name] for name in downscalings}
         columns = [_plural(layers) for layers in args.layers]
         title = f"Equivariance errors, {args.method} lift, sampling {args.sampling}, {args.padding_mode} padding"
         plot_equivariance(rows, args.plot, columns=columns, boundaries=boundaries, title=title)
@@ -264,7 +270,8 @@ def _headline(args: argparse.Namespace, image: Tensor) -> str:
         f"{name}, {image.shape[3]} x {image.shape[2]} pixels, {precision}\n"
         f"{args.method} lift to {args.levels} levels of base {args.base:g}, {args.kernel}, zero-scale "
         f"{args.zero_scale:g}, sampling {args.sampling}; layers of {args.channels} channels, filters of "
-        f"{args.filter_levels} levels; {args.padding_mode} padding, scale padding {args.scale_padding}, seed {args.seed}"
+        f"{args.filter_levels} levels; {args.padding_mode} padding, scale padding {args.scale_padding}, "
+        f"seed {args.seed}"
     )
 
 
@@ -299,13 +306,15 @@ def _read_image(file: str | None, size: int | None) -> Tensor:
 
 def _check_size(args: argparse.Namespace, image: Tensor) -> None:
     """The last level must have two samples left along each axis; moved images, a pixel more to move by."""
-    period = args.base ** (args.levels - 1)
-    need = math.ceil(period) + (2 if args.translations else 1)
-    if min(image.shape[2:]) < need:
+    check_base(args.base)
+    room = min(image.shape[2:]) - (2 if args.translations else 1)
+    levels = 1
+    while levels < args.levels and args.base**levels <= room:
+        levels += 1
+    if levels < args.levels:
         raise ValueError(
-            f"an image of {image.shape[3]} x {image.shape[2]} pixels is too small for {args.levels} levels of base "
-            f"{args.base:g}, the last of which keeps one pixel in {period:g}; use a side of at least {need}, or fewer "
-            "--levels"
+            f"{args.levels} levels of base {args.base:g} are too many for an image of {image.shape[3]} x "
+            f"{image.shape[2]} pixels; use --levels {levels} at most, or a larger image"
         )
 
 
@@ -350,6 +359,12 @@ def _plural(layers: int) -> str:
 def _positive(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to 2**63 - 1, got {text!r}")
     return int(text)
 
 

@@ -189,6 +189,8 @@ def prepare(path: str | os.PathLike[str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(f"{str(path.parent)!r} is not a folder, so no file can be written there") from None
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {str(path.parent)!r} may not be written to; use another")
     return path
 
 

@@ -17,7 +17,7 @@ from scalespaces.functional import scale_conv
 SAMPLINGS = ["dense", "pyramid", 2, 1.5]
 
 
-def tolerance(dtype):
+def tolerance(dtype) -> Any:
     return {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
 
 
@@ -110,8 +110,9 @@ def test_groups_are_separate_layers(sampling):
     x = lift(torch.randn(1, 4, 12, 12), 3, sampling=sampling)
     weight = torch.randn(6, 2, 2, 3, 3)
     whole = scale_conv(x, weight, groups=2)
-    halves = [scale_conv(x[:, 2 * g : 2 * g + 2], weight[3 * g : 3 * g + 3]) for g in range(2)]
-    for a, b in zip(whole.levels, torch.cat(halves, 1).levels, strict=True):
+    halves: Any = [scale_conv(x[:, 2 * g : 2 * g + 2], weight[3 * g : 3 * g + 3]) for g in range(2)]
+    joined: Any = torch.cat(halves, 1)
+    for a, b in zip(whole.levels, joined.levels, strict=True):
         assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -131,9 +132,9 @@ def test_gradients(sampling, base):
 # --- the law -------------------------------------------------------------------------------------------------------
 
 
-def random_space(size, sampling, base, num_levels, dtype, padding_mode="zeros"):
+def random_space(size, sampling, base, num_levels, dtype) -> ScaleSpace:
     """Random levels on the grids of that sampling: the law needs no lifted image."""
-    x = lift(torch.zeros(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling, padding_mode=padding_mode)
+    x = lift(torch.zeros(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
     return x.map(torch.randn_like)
 
 
@@ -146,7 +147,8 @@ def random_space(size, sampling, base, num_levels, dtype, padding_mode="zeros"):
 )
 def test_commutes_with_scale_shift(size, geometry, n, dtype, seed):
     torch.manual_seed(seed)
-    x = random_space(size, *geometry, 4, dtype)
+    sampling, base = geometry
+    x = random_space(size, sampling, base, 4, dtype)
     weight = torch.randn(3, 2, 2, 3, 3, dtype=dtype)
     first = scale_shift(scale_conv(x, weight, scale_padding="valid"), n)
     then = scale_conv(scale_shift(x, n), weight, scale_padding="valid")

@@ -1,0 +1,358 @@
+"""Batch normalisation against torch's, against the formula, and over processes; dropout of levels by its statistics."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace, scale_shift
+from scalespaces.functional import batch_moments, scale_batch_norm, scale_dropout
+from scalespaces.nn import ScaleBatchNorm
+
+CHANNELS = 3
+
+
+def random_space(*shape: int, batch: int = 4, sampling: str = "pyramid", dtype: torch.dtype = torch.float64) -> Any:
+    """Noise of another size and mean in each channel, on the grids of a lift to three levels."""
+    steps = (1, 2, 4) if sampling == "pyramid" else (1, 1, 1)
+    size = torch.arange(1, 1 + CHANNELS, dtype=dtype).reshape(-1, *[1] * len(shape))
+    grids = [[(n - 1) // step + 1 for n in shape] for step in steps]
+    return ScaleSpace(tuple(torch.randn(batch, CHANNELS, *grid, dtype=dtype) * size + 2 for grid in grids), 2.0, steps)
+
+
+def moments_naively(x: ScaleSpace) -> tuple[Tensor, Tensor]:
+    """Mean and E[x^2] of each level, averaged over levels with equal weight."""
+    axes = [0, *range(2, x.dims + 2)]
+    mean = sum(f.mean(axes) for f in x.levels) / x.num_levels
+    second = sum((f**2).mean(axes) for f in x.levels) / x.num_levels
+    assert isinstance(mean, Tensor)
+    assert isinstance(second, Tensor)
+    return mean, second - mean**2
+
+
+def normalise_naively(x: ScaleSpace, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Tensor, ...]:
+    mean, var = moments_naively(x)
+    shape = [-1] + [1] * x.dims
+    return tuple(
+        (f - mean.reshape(shape)) / (var.reshape(shape) + eps).sqrt() * weight.reshape(shape) + bias.reshape(shape)
+        for f in x.levels
+    )
+
+
+def modules(dtype: torch.dtype = torch.float64, **settings: Any) -> tuple[ScaleBatchNorm, nn.BatchNorm2d]:
+    """Ours and torch's, with the same parameters."""
+    ours = ScaleBatchNorm(CHANNELS, dtype=dtype, **settings)
+    theirs = nn.BatchNorm2d(CHANNELS, dtype=dtype, **settings)
+    if ours.affine:
+        with torch.no_grad():
+            ours.weight.uniform_(0.5, 2)
+            ours.bias.uniform_(-1, 1)
+    theirs.load_state_dict(ours.state_dict())
+    return ours, theirs
+
+
+class TestAgainstTorch:
+    """Dense levels are one large image: torch's batch norm on the stack flattened to (B, C, S * H, W)."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("affine", [True, False])
+    @pytest.mark.parametrize("momentum", [0.1, 0.7, 0.0, None])
+    @pytest.mark.parametrize("track_running_stats", [True, False])
+    def test_training_and_evaluation(self, dtype, affine, momentum, track_running_stats):
+        settings = {"affine": affine, "momentum": momentum, "track_running_stats": track_running_stats}
+        ours, theirs = modules(dtype, **settings)
+        tolerance: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
+        for training in (True, True, True, False):
+            ours.train(training)
+            theirs.train(training)
+            x = random_space(5, 4, sampling="dense", dtype=dtype)
+            got, expected = ours(x), theirs(x.stack().flatten(2, 3))
+            assert got.dtype == dtype
+            assert (got.steps, got.origins, got.base) == (x.steps, x.origins, x.base)
+            assert_close(got.stack().flatten(2, 3), expected, **tolerance)
+            for name, value in theirs.state_dict().items():
+                assert_close(ours.state_dict()[name], value, **tolerance)
+
+    @given(st.integers(1, 3), st.sampled_from([1, 2, 3, 5]), st.integers(2, 3), st.integers(1, 3))
+    def test_any_number_of_axes(self, dims, n, batch, num_levels):
+        t = torch.randn(batch, CHANNELS, num_levels, *[n] * dims, dtype=torch.float64)
+        running = torch.zeros(CHANNELS, dtype=torch.float64), torch.ones(CHANNELS, dtype=torch.float64)
+        twin = tuple(r.clone() for r in running)
+        got = scale_batch_norm(ScaleSpace.unstack(t), *running, training=True)
+        expected = F.batch_norm(t.flatten(2), *twin, training=True)
+        assert_close(got.stack().flatten(2), expected)
+        assert_close(running, twin)
+
+    def test_levels_without_space(self):
+        t = torch.randn(5, CHANNELS, 4, dtype=torch.float64)
+        assert_close(
+            scale_batch_norm(ScaleSpace.unstack(t), None, None).stack(), F.batch_norm(t, None, None, training=True)
+        )
+
+    def test_gradients(self):
+        ours, theirs = modules()
+        t = torch.randn(2, CHANNELS, 3, 4, 5, dtype=torch.float64, requires_grad=True)
+        back = torch.randn(2, CHANNELS, 12, 5, dtype=torch.float64)
+        ours(ScaleSpace.unstack(t)).stack().flatten(2, 3).backward(back)
+        mine, t.grad = t.grad, None
+        theirs(t.flatten(2, 3)).backward(back)
+        assert_close(mine, t.grad)
+        assert_close(ours.weight.grad, theirs.weight.grad)
+        assert_close(ours.bias.grad, theirs.bias.grad)
+
+    def test_checkpoints_are_torchs(self):
+        ours, theirs = modules()
+        theirs(torch.randn(2, CHANNELS, 4, 4, dtype=torch.float64))
+        ours.load_state_dict(theirs.state_dict())
+        assert_close(dict(ours.state_dict()), dict(theirs.state_dict()))
+
+
+class TestEqualWeights:
+    @pytest.mark.parametrize("shape", [(9,), (7, 6), (5, 4, 3)])
+    def test_moments(self, shape):
+        x = random_space(*shape)
+        assert_close(batch_moments(x), moments_naively(x))
+
+    def test_each_level_counts_once(self):
+        """A level of four samples weighs as much as one of a thousand."""
+        x = ScaleSpace((torch.zeros(1, 1, 1000), torch.ones(1, 1, 4)))
+        mean, var = batch_moments(x)
+        assert (mean.item(), var.item()) == (0.5, 0.25)
+
+    def test_variance_does_not_cancel(self):
+        x = random_space(9, 9, dtype=torch.float32).map(lambda f: f * 1e-3 + 1e3)
+        exact = moments_naively(x.double())[1]
+        assert_close(batch_moments(x)[1].double(), exact, rtol=1e-2, atol=0)
+
+    def test_output_and_gradients(self):
+        x = random_space(7, 6)
+        leaves = [f.requires_grad_() for f in x.levels]
+        weight = torch.rand(CHANNELS, dtype=torch.float64, requires_grad=True)
+        bias = torch.rand(CHANNELS, dtype=torch.float64, requires_grad=True)
+        got = scale_batch_norm(x, None, None, weight, bias, training=True).levels
+        expected = normalise_naively(x, weight, bias)
+        assert_close(got, expected)
+        back = [torch.randn_like(f) for f in got]
+        inputs = (*leaves, weight, bias)
+        assert_close(
+            torch.autograd.grad(got, inputs, back), torch.autograd.grad(expected, inputs, back), rtol=1e-6, atol=1e-8
+        )
+
+    def test_gradcheck(self):
+        x = random_space(4, batch=2)
+        assert torch.autograd.gradcheck(
+            lambda *levels: scale_batch_norm(x.replace(levels), None, None, training=True).levels,
+            tuple(f.requires_grad_() for f in x.levels),
+        )
+
+    def test_running_statistics(self):
+        """The unbiased factor counts all samples of all levels."""
+        x, layer = random_space(7, 6), ScaleBatchNorm(CHANNELS, momentum=0.3, dtype=torch.float64)
+        layer(x)
+        mean, var = moments_naively(x)
+        count = sum(f.numel() // CHANNELS for f in x.levels)
+        assert_close(layer.running_mean, 0.3 * mean)
+        assert_close(layer.running_var, 0.7 + 0.3 * var * count / (count - 1))
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_reduced_in_single(self, dtype):
+        x = random_space(9, 9, dtype=torch.float32).to(dtype)
+        layer = ScaleBatchNorm(CHANNELS)
+        got = layer(x)
+        assert got.dtype == dtype
+        assert layer.running_mean is not None
+        assert layer.running_mean.dtype == torch.float32
+        for level, expected in zip(got.levels, normalise_naively(x.float(), layer.weight, layer.bias), strict=True):
+            assert_close(level.float(), expected, atol=0.03, rtol=0.03)
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+    def test_commutes_with_scale(self, sampling):
+        layer = modules()[0]
+        layer(random_space(8, 8))
+        layer.eval()
+        x = random_space(9, 9, sampling=sampling)
+        for n in (1, 2):
+            got, expected = layer(scale_shift(x, n)), scale_shift(layer(x), n)
+            assert_close(got.levels, expected.levels)
+
+    def test_running_statistics_stay(self):
+        layer = modules()[0].eval()
+        before = {name: value.clone() for name, value in layer.state_dict().items()}
+        layer(random_space(8, 8))
+        assert_close(dict(layer.state_dict()), before)
+
+
+class TestErrors:
+    def test_other_channels(self):
+        with pytest.raises(ValueError, match="running_mean is for 4 channels, got levels of 3"):
+            ScaleBatchNorm(4)(random_space(4, 4))
+        with pytest.raises(ValueError, match="weight is for 2 channels, got levels of 3"):
+            scale_batch_norm(random_space(4, 4), None, None, torch.ones(2))
+
+    def test_one_value_has_no_variance(self):
+        with pytest.raises(ValueError, match="more than one value per channel"):
+            ScaleBatchNorm(CHANNELS)(ScaleSpace((torch.ones(1, CHANNELS, 1, 1),)))
+
+    def test_tensors_are_not_spaces(self):
+        with pytest.raises(TypeError, match="expected a ScaleSpace"):
+            ScaleBatchNorm(CHANNELS)(torch.ones(1, CHANNELS, 4, 4))
+
+
+class TestDropout:
+    @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+    def test_drops_whole_levels_of_samples_independently(self, p):
+        batch = 4000
+        x = ScaleSpace((torch.ones(batch, 2, 3, 3), torch.ones(batch, 2, 2, 2)), steps=(1, 2))
+        got = scale_dropout(x, p)
+        assert got.steps == x.steps
+        kept = []
+        for level in got.levels:
+            assert (level.flatten(1) == level[:, :1, 0, 0]).all()
+            kept.append(level[:, 0, 0, 0] != 0)
+            assert_close(level[kept[-1]], torch.full_like(level[kept[-1]], 1 / (1 - p)))
+        error = 4 * math.sqrt(p * (1 - p) / batch)
+        for mask in kept:
+            assert mask.float().mean().item() == pytest.approx(1 - p, abs=error)
+        assert (kept[0] & kept[1]).float().mean().item() == pytest.approx((1 - p) ** 2, abs=error)
+
+    def test_expectation_is_the_input(self):
+        x = random_space(3, 2, batch=1)
+        draws = 3000
+        many = x.map(lambda f: f.expand(draws, *f.shape[1:]))
+        for level, f in zip(scale_dropout(many, 0.25).levels, x.levels, strict=True):
+            spread = f.abs().max().item() * math.sqrt(1 / 3 / draws)
+            assert_close(level.mean(0), f[0], atol=4 * spread, rtol=0)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+    def test_certainties(self, dtype):
+        x = random_space(4, 4, dtype=torch.float32).to(dtype)
+        assert scale_dropout(x, 0.0) is x
+        assert scale_dropout(x, 0.5, training=False) is x
+        for level in scale_dropout(x, 1.0).levels:
+            assert level.dtype == dtype
+            assert level.abs().max() == 0
+        assert scale_dropout(x, 0.5).dtype == dtype
+
+    def test_gradient_is_that_of_what_was_kept(self):
+        f = torch.rand(8, 2, 3, dtype=torch.float64, requires_grad=True)
+        (level,) = scale_dropout(ScaleSpace((f,)), 0.5).levels
+        (grad,) = torch.autograd.grad(level.sum(), f)
+        assert_close(grad, (level / f).detach())
+
+    @pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
+    def test_probabilities(self, p):
+        with pytest.raises(ValueError, match="p is a probability"):
+            scale_dropout(random_space(4), p)
+
+
+# --- over processes: this file is also the program that each of them runs ---------------------------------------------
+
+BATCHES = (3, 2)  # samples of the two processes
+
+
+def joint_batch() -> tuple[ScaleSpace, tuple[Tensor, ...]]:
+    torch.manual_seed(1)
+    x = random_space(6, 5, batch=sum(BATCHES))
+    return x, tuple(torch.randn_like(f) for f in x.levels)
+
+
+def run(x: ScaleSpace, back: tuple[Tensor, ...], sync: bool) -> dict[str, Any]:
+    """One step of training, and what it leaves behind."""
+    layer = ScaleBatchNorm(CHANNELS, sync=sync, dtype=torch.float64)
+    leaves = tuple(f.detach().clone().requires_grad_() for f in x.levels)
+    out = layer(x.replace(leaves)).levels
+    torch.autograd.backward(out, back)
+    assert layer.weight.grad is not None
+    return {
+        "out": [f.detach() for f in out],
+        "grads": [f.grad for f in leaves],
+        "weight": layer.weight.grad,
+        "bias": layer.bias.grad,
+        "running_mean": layer.running_mean,
+        "running_var": layer.running_var,
+        "tracked": layer.num_batches_tracked,
+    }
+
+
+def worker(rank: int, folder: Path) -> None:
+    distributed.init_process_group("gloo", f"file://{folder / 'meet'}", rank=rank, world_size=len(BATCHES))
+    x, back = joint_batch()
+    own = slice(sum(BATCHES[:rank]), sum(BATCHES[: rank + 1]))
+    result = run(x[own], tuple(f[own] for f in back), sync=True)
+    torch.save(result, folder / f"{rank}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes, with batches of different sizes, has after one step."""
+    folder = tmp_path_factory.mktemp("gloo")
+    command = [sys.executable, "-W", "error", __file__]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    logs = [folder / f"{rank}.log" for rank in range(len(BATCHES))]
+    running = []
+    for rank, log in enumerate(logs):
+        with log.open("w") as file:
+            running.append(subprocess.Popen([*command, str(rank), str(folder)], env=environment, stderr=file))
+    try:
+        codes = [process.wait(timeout=120) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert codes == [0] * len(BATCHES), "\n".join(log.read_text() for log in logs)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(len(BATCHES))]
+
+
+@pytest.mark.skipif(not distributed.is_available(), reason="torch was built without torch.distributed")
+class TestProcesses:
+    """Two processes with unequal batches do what one does with the joint batch."""
+
+    def expected(self) -> dict[str, Any]:
+        return run(*joint_batch(), sync=False)
+
+    @pytest.mark.parametrize("name", ["out", "grads"])
+    def test_outputs_and_gradients(self, parts, name):
+        expected = self.expected()[name]
+        got = [torch.cat([part[name][k] for part in parts]) for k in range(len(expected))]
+        assert_close(got, expected, rtol=1e-6, atol=1e-7)
+
+    def test_in_double_precision(self, parts):
+        expected = self.expected()["out"]
+        got = [torch.cat([part["out"][k] for part in parts]) for k in range(len(expected))]
+        assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("name", ["weight", "bias"])
+    def test_gradients_of_parameters_sum_to_the_joint_ones(self, parts, name):
+        assert_close(sum(part[name] for part in parts), self.expected()[name], rtol=1e-6, atol=1e-7)
+
+    @pytest.mark.parametrize("name", ["running_mean", "running_var", "tracked"])
+    def test_running_statistics(self, parts, name):
+        for part in parts:
+            assert_close(part[name], self.expected()[name], rtol=1e-6, atol=1e-7)
+
+    def test_processes_agree(self, parts):
+        for name in ("running_mean", "running_var"):
+            assert torch.equal(parts[0][name], parts[1][name])
+
+
+def test_without_processes_sync_changes_nothing():
+    x, back = joint_batch()
+    assert_close(run(x, back, sync=True), run(x, back, sync=False))
+
+
+if __name__ == "__main__":
+    worker(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,340 @@
+"""Levels stay registered: what is read off any grid is where the geometry says it is."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from scalespaces import ScaleSpace, lift, pyramid, resample, scale_shift
+from scalespaces.functional import avg_pool, blur_pool, scale_conv
+from scalespaces.functional.resample import on_grid_of
+
+ROOT2 = 2**0.5
+SAMPLINGS = ("dense", "pyramid", 2, 3)
+QUINCUNX: Any = ((1.0, 1.0), (1.0, -1.0))
+ROTATED: Any = ((1.0, -1.0), (1.0, 1.0))
+STRETCH: Any = ((2.0, 0.0), (0.0, 1.0))
+SHEARED: Any = ((2.0, 1.0), (0.0, 2.0))
+
+
+def positions(x: ScaleSpace, index: int, axis: int) -> np.ndarray:
+    """Pixel coordinates of the samples of a level along an axis."""
+    n = x.levels[index].shape[axis + 2]
+    return x.unit[axis] * (x.origins[index][axis] + x.steps[index] * np.arange(n))
+
+
+def ramps(shape: tuple[int, ...], **settings: Any) -> ScaleSpace:
+    """A space whose channel a is, at each sample of each level, that sample's pixel coordinate along axis a."""
+    x = lift(torch.zeros(1, len(shape), *shape, dtype=torch.float64), **settings)
+    return fill_with_positions(x)
+
+
+def fill_with_positions(x: ScaleSpace) -> ScaleSpace:
+    levels = []
+    for index, level in enumerate(x.levels):
+        grids = np.meshgrid(*(positions(x, index, axis) for axis in range(x.dims)), indexing="ij")
+        levels.append(torch.tensor(np.stack(grids))[None].to(level))
+    return x.replace(tuple(levels))
+
+
+def assert_registered(x: ScaleSpace, margin: float = 0.0, extent: float = math.inf) -> None:
+    """Each sample of a ramp reads its own position, at least ``margin`` pixels from the borders of the image."""
+    seen = 0
+    for index, level in enumerate(x.levels):
+        grids = np.meshgrid(*(positions(x, index, axis) for axis in range(x.dims)), indexing="ij")
+        inside = np.logical_and.reduce([(grid >= margin) & (grid <= extent - margin) for grid in grids])
+        seen += inside.sum()
+        for axis, grid in enumerate(grids):
+            assert_allclose(level[0, axis].numpy()[inside], grid[inside], atol=1e-8)
+    assert seen > 0
+
+
+def box(dims: int, size: int) -> torch.Tensor:
+    """A filter of one level that averages over a window, channel by channel, off centre on purpose."""
+    weight = torch.zeros(dims, dims, *[size] * dims, dtype=torch.float64)
+    for channel in range(dims):
+        weight[channel, channel] = 1 / size**dims
+    return weight
+
+
+OPERATIONS: dict[str, Callable[[ScaleSpace], ScaleSpace]] = {
+    "2x2 average pooling": lambda x: avg_pool(x, 2),
+    "2x2 average pooling of neighbours": lambda x: avg_pool(x, 2, window="plain"),
+    "3x3 average pooling of stride 2": lambda x: avg_pool(x, 3, 2),
+    "pooling by 2 and 1": lambda x: avg_pool(x, (2, 1)),
+    "blur pooling": lambda x: blur_pool(x, 3, 2),
+    "blur pooling of neighbours": lambda x: blur_pool(x, 3, 2, window="plain"),
+    "two poolings": lambda x: avg_pool(avg_pool(x, 2), 2),
+    "unpadded convolution": lambda x: scale_conv(x, box(2, 3), padding="valid"),
+    "even unpadded convolution": lambda x: scale_conv(x, box(2, 2), padding="valid"),
+    "strided unpadded convolution": lambda x: scale_conv(x, box(2, 3), stride=2, padding=0),
+    "strided convolution": lambda x: scale_conv(x, box(2, 3), stride=2, padding="same"),
+    "even convolution": lambda x: scale_conv(x, box(2, 2), padding="same"),
+    "dilated convolution": lambda x: scale_conv(x, box(2, 2), dilation=2, padding=0),
+    "pooling, then a strided convolution": lambda x: scale_conv(avg_pool(x, 2), box(2, 3), stride=2),
+}
+
+
+class TestRegistration:
+    @pytest.mark.parametrize("name", OPERATIONS)
+    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    @pytest.mark.parametrize("base", [2.0, 1.5])
+    def test_windows_say_where_they_are(self, name, sampling, base):
+        """A mean over a window of a ramp is the ramp at the window's centre."""
+        x = OPERATIONS[name](ramps((48, 40), num_levels=3, base=base, sampling=sampling))
+        assert_registered(x, margin=12, extent=36)
+
+    @pytest.mark.parametrize("name", OPERATIONS)
+    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    def test_resample_finds_them(self, name, sampling):
+        x = OPERATIONS[name](ramps((96, 88), num_levels=3, sampling=sampling))
+        on_level_0 = resample(x)
+        assert on_level_0.stack().shape[3:] == x.levels[0].shape[2:]
+        assert (on_level_0.unit, on_level_0.origins[0]) == (x.unit, x.origins[0])
+        assert_registered(on_level_0, margin=30, extent=88)
+        on_pixels = resample(x, (96, 88))
+        assert on_pixels.shapes == ((1, 2, 96, 88),) * 3
+        assert (on_pixels.unit, on_pixels.origins[0], on_pixels.steps) == ((1, 1), (0, 0), (1, 1, 1))
+        assert_registered(on_pixels, margin=30, extent=88)
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    @pytest.mark.parametrize("base", [2.0, 1.5, 1.2])
+    def test_a_lifted_ramp(self, sampling, base):
+        n = 64
+        ramp = torch.arange(n, dtype=torch.float64)
+        f = torch.stack(torch.meshgrid(ramp, ramp, indexing="ij"))[None]
+        x = lift(f, 3, base, sampling=sampling, truncation=12)
+        assert_registered(x, margin=22, extent=n)
+        assert_registered(resample(x), margin=24, extent=n)
+
+    @pytest.mark.parametrize("first_level", [-1, -2])
+    def test_finer_levels(self, first_level):
+        x = ramps((40, 33), num_levels=4, first_level=first_level, sampling="pyramid")
+        assert_registered(x)
+        got = resample(x)
+        assert torch.equal(got.level(0), x.level(0))
+        assert_registered(got, margin=0, extent=32)
+        assert_registered(resample(avg_pool(x, 2)), margin=8, extent=30)
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    def test_a_filter_sees_other_levels_where_they_are(self, sampling):
+        """Reading level k + l from level k, as the correlation does."""
+        x = avg_pool(ramps((64,), num_levels=4, sampling=sampling), 2)
+        for index in range(4):
+            for source in range(index, 4):
+                level = on_grid_of(x, index, source)[0, 0].numpy()
+                expected = positions(x, index, 0)
+                inside = (expected > 17) & (expected < 40)
+                assert_allclose(level[inside], expected[inside], atol=1e-9)
+
+
+class TestResample:
+    @given(st.sampled_from([1, 2, 3, 7, 16]), st.sampled_from([2.0, 1.5, ROOT2]), st.sampled_from(SAMPLINGS))
+    def test_is_linear_interpolation(self, n, base, sampling):
+        x = lift(torch.rand(1, 1, n, dtype=torch.float64), 3, base, sampling=sampling)
+        for index, level in enumerate(resample(x).levels):
+            expected = np.interp(np.arange(n), positions(x, index, 0), x.levels[index][0, 0].numpy())
+            assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
+
+    @given(st.sampled_from([8, 11, 16]), st.integers(1, 20), st.sampled_from(["dense", "pyramid"]))
+    def test_size_counts_pixels_from_the_first(self, n, size, sampling):
+        x = avg_pool(lift(torch.rand(1, 1, n, dtype=torch.float64), 2, sampling=sampling), 2)
+        for index, level in enumerate(resample(x, (size,)).levels):
+            expected = np.interp(np.arange(size), positions(x, index, 0), x.levels[index][0, 0].numpy())
+            assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
+
+    def test_dense_levels_are_already_there(self):
+        x = lift(torch.rand(1, 2, 9, 9), 3)
+        assert all(a is b for a, b in zip(resample(x).levels, x.levels, strict=True))
+
+    def test_needs_a_level_0_to_bring_the_others_to(self):
+        x = lift(torch.rand(1, 1, 8), 4, first_level=-2).keep(2)
+        with pytest.raises((ValueError, IndexError), match="level"):
+            resample(x)
+
+    def test_without_space_there_is_nothing_to_do(self):
+        x = ScaleSpace((torch.rand(2, 3), torch.rand(2, 3)), steps=(1, 2))
+        assert resample(x) is x
+
+    @pytest.mark.parametrize("size", [(8,), (8, 8, 8), (0, 8), (8, -1)])
+    def test_refuses_sizes_that_do_not_fit(self, size):
+        with pytest.raises(ValueError, match="size is one positive number for each of 2 axes"):
+            resample(lift(torch.rand(1, 1, 8, 8)), size)
+
+    def test_gradient(self):
+        levels = tuple(torch.rand(1, 1, n, 2, dtype=torch.float64, requires_grad=True) for n in (5, 3))
+        base = lift(torch.zeros(1, 1, 5, 2), 2, sampling="pyramid")
+        x = base.replace(levels, origins=((0.25, 0.0), (0.5, 0.0)))
+
+        def function(*levels):
+            return resample(x.replace(levels)).levels + resample(x.replace(levels), (6, 2)).levels
+
+        assert torch.autograd.gradcheck(
+            lambda a, b: function(a, b[:, :, :, :1]), (levels[0], torch.rand(1, 1, 3, 1).double().requires_grad_())
+        )
+
+
+class TestPyramid:
+    @given(st.sampled_from([5, 8, 17]), st.sampled_from(["dense", 2, 4]), st.integers(-1, 0))
+    def test_integer_base_keeps_every_so_many_samples(self, n, sampling, first_level):
+        x = lift(torch.rand(1, 1, n, n, dtype=torch.float64), 4, sampling=sampling, first_level=first_level)
+        levels = pyramid(x)
+        assert list(levels) == [str(number) for number in range(first_level, first_level + 4)]
+        for index, level in enumerate(levels.values()):
+            stride = round(2.0 ** (index + first_level) / x.steps[index])
+            assert torch.equal(level, x.levels[index][:, :, ::stride, ::stride])
+
+    @pytest.mark.parametrize("base", [2.0, 1.5, ROOT2])
+    def test_a_pyramid_is_one_already(self, base):
+        x = lift(torch.rand(1, 2, 13, 9), 4, base, sampling="pyramid")
+        for a, b in zip(pyramid(x).values(), x.levels, strict=True):
+            assert torch.equal(a, b)
+
+    @pytest.mark.parametrize("base", [2.0, 1.5])
+    def test_registered_after_pooling(self, base):
+        x = avg_pool(ramps((48,), num_levels=3, base=base), 2)
+        for index, level in enumerate(pyramid(x).values()):
+            expected = x.unit[0] * (x.origins[index][0] + base**index * np.arange(level.shape[2]))
+            assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
+            assert expected[-1] + x.unit[0] * base**index > positions(x, index, 0)[-1]
+
+    def test_needs_a_scalar_base(self):
+        with pytest.raises(ValueError, match="scalar base"):
+            pyramid(lift(torch.rand(1, 1, 8, 8), 2, QUINCUNX))
+
+
+def read_naively(x: ScaleSpace, n: int) -> list[np.ndarray]:
+    """f_{k+n}(c^n z) at every position z of level k that level k + n reaches, by linear interpolation, in 1-D."""
+    assert isinstance(x.base, float)
+    out = []
+    for k in range(x.num_levels - n):
+        source = x.levels[k + n][0, 0].numpy()
+        at = x.origins[k + n][0] + x.steps[k + n] * np.arange(len(source))
+        values, i = [], 0
+        while (z := x.base**n * (x.origins[k][0] + x.steps[k] * i)) <= at[-1] + 1e-9:
+            values.append(np.interp(z, at, source))
+            i += 1
+        out.append(np.array(values))
+    return out
+
+
+class TestScaleShift:
+    @given(
+        st.sampled_from([1, 2, 3, 8, 13, 20]),
+        st.sampled_from([2.0, 3.0, 1.5, ROOT2, 1.2]),
+        st.sampled_from(SAMPLINGS),
+        st.integers(0, 3),
+        st.booleans(),
+    )
+    def test_definition(self, n, base, sampling, shift, pooled):
+        x = lift(torch.rand(1, 1, n, dtype=torch.float64), 4, base, sampling=sampling)
+        if pooled and n >= 8:
+            x = avg_pool(x.keep(2), 2) if n > 8 else x
+        shift = min(shift, x.num_levels - 1)
+        got = scale_shift(x, shift)
+        assert (got.steps, got.origins) == (x.steps[: got.num_levels], x.origins[: got.num_levels])
+        assert (got.base, got.unit, got.first_level) == (x.base, x.unit, x.first_level)
+        for level, expected in zip(got.levels, read_naively(x, shift), strict=True):
+            assert_allclose(level[0, 0].numpy(), expected, atol=1e-8)
+
+    @pytest.mark.parametrize("base", [2.0, 1.5, 1.2])
+    def test_on_a_pyramid_it_renumbers(self, base):
+        x = lift(torch.rand(2, 3, 17, 12), 4, base, sampling="pyramid")
+        for n in range(4):
+            for got, expected in zip(scale_shift(x, n).levels, x.levels[n:], strict=True):
+                assert torch.equal(got, expected)
+
+    @pytest.mark.parametrize("base", [2, 3])
+    def test_dense_it_thins(self, base):
+        x = lift(torch.rand(2, 3, 17, 12), 4, base)
+        for n in range(4):
+            for got, expected in zip(scale_shift(x, n).levels, x.levels[n:], strict=True):
+                assert torch.equal(got, expected[:, :, :: base**n, :: base**n])
+
+    @given(
+        st.sampled_from([1, 2, 9, 16, 23]),
+        st.sampled_from([("dense", 2.0), ("dense", 3.0), ("pyramid", 2.0), ("pyramid", 1.5), (2, 2.0), (4, 2.0)]),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    )
+    def test_is_a_semigroup(self, n, kind, a, b):
+        sampling, base = kind
+        x = lift(torch.rand(1, 1, n, dtype=torch.float64), 7, base, sampling=sampling)
+        twice, once = scale_shift(scale_shift(x, a), b), scale_shift(x, a + b)
+        assert twice.shapes == once.shapes
+        for got, expected in zip(twice.levels, once.levels, strict=True):
+            assert torch.equal(got, expected)
+
+    @pytest.mark.parametrize("first_level", [-1, -2])
+    def test_finer_levels(self, first_level):
+        x = lift(torch.rand(1, 1, 9), 4, sampling="pyramid", first_level=first_level)
+        got = scale_shift(x, 1)
+        assert got.first_level == first_level
+        for number in range(first_level, first_level + 3):
+            assert torch.equal(got.level(number), x.level(number + 1))
+
+    @pytest.mark.parametrize("name", ["2x2 average pooling", "two poolings", "unpadded convolution", "blur pooling"])
+    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    def test_positions_scale(self, name, sampling):
+        """The value of a ramp at z becomes c^n z."""
+        x = OPERATIONS[name](ramps((40, 36), num_levels=3, sampling=sampling))
+        x = fill_with_positions(x)
+        got = scale_shift(x, 1)
+        assert_registered(got / 2)
+
+    @pytest.mark.parametrize("n", [-1, 3, 4])
+    def test_keeps_a_level(self, n):
+        with pytest.raises(ValueError, match="can be shifted by 0 to 2"):
+            scale_shift(lift(torch.rand(1, 1, 8), 3), n)
+
+    def test_gradient(self):
+        x = lift(torch.zeros(1, 1, 6), 2, 1.5)
+        f = torch.rand(1, 1, 6, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda f: scale_shift(x.replace((f, 2 * f)), 1).levels, f)
+
+    def test_levels_without_space_are_renumbered(self):
+        levels = tuple(torch.rand(2, 3) for _ in range(3))
+        got = scale_shift(ScaleSpace(levels), 1)
+        assert all(a is b for a, b in zip(got.levels, levels[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "base", [QUINCUNX, ROTATED, STRETCH, SHEARED], ids=["quincunx", "rotated", "stretch", "sheared"]
+)
+class TestMatrixShift:
+    def test_lattice_points_are_where_the_origins_say(self, base):
+        """A position z of the result has read C z: so its own position, multiplied by C."""
+        x = ramps((9, 8), num_levels=2, base=base)
+        got = scale_shift(x, 1)
+        level = got.levels[0][0].numpy()
+        found = 0
+        for i in np.ndindex(*level.shape[1:]):
+            z = np.array(got.origins[0]) + got.steps[0] * np.array(i)
+            read = np.array(base) @ z
+            if (read >= 0).all() and (read <= (8, 7)).all():
+                assert_allclose(level[:, *i], read, atol=1e-9)
+                found += 1
+        assert found == sum(
+            np.allclose(np.linalg.inv(base) @ i, np.rint(np.linalg.inv(base) @ i)) for i in np.ndindex(9, 8)
+        )
+
+    def test_moved_grids(self, base):
+        """After an operation that moved sample 0, positions count, not indices."""
+        x = ramps((12, 12), num_levels=2, base=base)
+        x = fill_with_positions(x.replace(x.levels, origins=((2.0, 1.0), (2.0, 1.0))))
+        got = scale_shift(x, 1)
+        level = got.levels[0][0].numpy()
+        found = 0
+        for i in np.ndindex(*level.shape[1:]):
+            z = np.array(got.origins[0]) + got.steps[0] * np.array(i)
+            read = np.array(base) @ z
+            if (read >= (2, 1)).all() and (read <= (13, 12)).all():
+                assert_allclose(level[:, *i], read, atol=1e-9)
+                found += 1
+        assert found > 0.7 * 144 / abs(np.linalg.det(base))

@@ -1,0 +1,243 @@
+"""The figures: that they say what the numbers say, and that files are whole."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import scalespaces
+from scalespaces import ScaleSpace, lift, plotting
+from scalespaces.plotting import plot_equivariance, plot_scale_space, replacing
+from scalespaces.testing import EquivarianceTable
+
+pytest.importorskip("matplotlib")
+image_module = pytest.importorskip("PIL.Image")
+
+
+def table(errors: list[list[float]], levels: int = 3) -> EquivarianceTable:
+    values = np.array(errors)
+    return EquivarianceTable(values, values, tuple(range(1, len(values) + 1)), tuple(range(levels)), "l")
+
+
+def one() -> EquivarianceTable:
+    return table([[1e-3, 2e-3, np.nan], [0.0, np.nan, np.nan]])
+
+
+def pixels(path: Path) -> np.ndarray:
+    with image_module.open(path) as picture:
+        assert picture.format == "PNG"
+        return np.array(picture.convert("RGB"))
+
+
+def assert_is_a_picture(path: Path) -> None:
+    values = pixels(path)
+    assert min(values.shape[:2]) > 150
+    assert values.std() > 5
+    assert len(np.unique(values.reshape(-1, 3), axis=0)) > 20
+    border = np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]])
+    assert (border == 255).all()  # nothing is cut off at the edge
+
+
+def points(ax) -> set[tuple[int, float]]:
+    """The (k, error) that are drawn with markers, the offsets along k undone."""
+    lines = [line for line in ax.get_lines() if line.get_marker() not in ("", "None")]
+    return {(round(float(x)), float(y)) for line in lines for x, y in zip(*line.get_data(), strict=True)}
+
+
+def drawn(ax) -> np.ndarray:
+    return np.asarray(ax.get_images()[0].get_array())
+
+
+# --- equivariance ----------------------------------------------------------------------------------------------------
+
+
+def test_every_error_is_drawn_at_its_level():
+    figure = plot_equivariance([one()], floor=1e-12)
+    (ax,) = figure.axes
+    assert points(ax) == {(0, 1e-3), (1, 2e-3), (0, 1e-12)}
+    assert ax.get_yscale() == "log"
+    assert ax.get_title() == "1 layer"
+
+
+def test_errors_below_the_floor_are_said_to_be():
+    assert plot_equivariance([one()]).axes[0].get_xlabel() == "level $k$\n(1 error of 0 is drawn at 1e-17)"
+    tiny = table([[1e-19, 1e-18, np.nan]])
+    assert "(2 errors below 1e-17 drawn at 1e-17)" in plot_equivariance([tiny]).axes[0].get_xlabel()
+    fine = table([[1e-3, 1e-2, np.nan]])
+    assert plot_equivariance([fine]).axes[0].get_xlabel() == "level $k$"
+
+
+def test_points_past_the_boundary_are_hollow():
+    errors = table([[1e-3, 2e-3, 1.0, np.nan], [3e-3, 2.0, np.nan, np.nan], [3.0, np.nan, np.nan, np.nan]], 4)
+    (ax,) = plot_equivariance([errors], boundaries=[3]).axes
+    found: dict[bool, set[float]] = {True: set(), False: set()}
+    for line in ax.get_lines():
+        if line.get_marker() not in ("", "None"):
+            found[str(line.get_markerfacecolor()) == "white"] |= set(np.asarray(line.get_ydata()).tolist())
+    assert found[True] == {1.0, 2.0, 3.0}
+    assert found[False] == {1e-3, 2e-3, 3e-3}
+    assert ax.get_title().endswith("= 3")
+
+
+def test_rows_and_columns(tmp_path):
+    rows = {"direct (the paper)": [one(), one(), one()], "cascade (exact)": [one(), one()]}
+    path = tmp_path / "new" / "folder" / "figure.png"
+    figure = plot_equivariance(rows, path, boundaries=[3, 2, 1], title="Two lifts")
+    assert len(figure.axes) == 6
+    titles = [ax.get_title().split(",")[0] for ax in figure.axes]
+    assert titles == ["1 layer", "2 layers", "3 layers", "1 layer", "2 layers", ""]
+    assert [ax.get_ylabel().split("\n")[0] for ax in figure.axes[::3]] == list(rows)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[:2] == [r"$\ell$ = 1", r"$\ell$ = 2"]
+    assert labels[-1] == "0.01 (the paper)"
+    assert_is_a_picture(path)
+
+
+@pytest.mark.parametrize(
+    ("tables", "arguments", "message"),
+    [
+        ([], {}, "nothing to draw"),
+        ({}, {}, "nothing to draw"),
+        ({"a": []}, {}, "nothing to draw"),
+        ([one(), one()], {"columns": ["a"]}, "columns has one entry for each of 2 panels, got 1"),
+        ([one(), one()], {"boundaries": [1]}, "boundaries has one entry for each of 2 panels, got 1"),
+        ([one()], {"floor": 0.0}, "floor is positive"),
+    ],
+)
+def test_tables_that_cannot_be_drawn(tables, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot_equivariance(tables, **arguments)
+
+
+# --- scale-spaces ----------------------------------------------------------------------------------------------------
+
+
+def test_levels_are_drawn_as_they_are(tmp_path):
+    image = torch.rand(2, 3, 24, 32)
+    space = lift(image, num_levels=3, sampling="pyramid")
+    figure = plot_scale_space(space, tmp_path / "levels.png", sample=1, zero_scale=0.25)
+    for ax, level in zip(figure.axes, space.levels, strict=True):
+        np.testing.assert_allclose(drawn(ax), level[1].permute(1, 2, 0), atol=1e-6)
+    titles = [ax.get_title(loc="left").split("\n") for ax in figure.axes]
+    assert titles[0] == ["level 0", "32 × 24, step 1", "σ = 0 px"]
+    assert titles[2] == ["level 2", "8 × 6, step 4", "σ = 1.94 px"]
+    assert_is_a_picture(tmp_path / "levels.png")
+
+
+def test_features_share_one_range_of_grey():
+    space = ScaleSpace((torch.tensor([[[[-1.0, 0.0]], [[5.0, 5.0]]]]), torch.tensor([[[[3.0, 1.0]], [[5.0, 5.0]]]])))
+    first = plot_scale_space(space)
+    assert [drawn(ax).tolist() for ax in first.axes] == [[[0.0, 0.25]], [[1.0, 0.5]]]
+    constant = plot_scale_space(space, channel=1)
+    assert [drawn(ax).tolist() for ax in constant.axes] == [[[0.0, 0.0]], [[0.0, 0.0]]]
+
+
+def test_physical_size_puts_samples_where_they_lie():
+    space = ScaleSpace(
+        (torch.rand(1, 1, 8, 8), torch.rand(1, 1, 4, 4)), steps=(1, 2), origins=((0, 0), (0.5, 0.25)), unit=(2, 2)
+    )
+    left, right, bottom, top = plot_scale_space(space, size="physical").axes[1].get_images()[0].get_extent()
+    assert (left, right) == (2 * (0.25 - 1), 2 * (0.25 + 2 * 3 + 1))
+    assert (top, bottom) == (2 * (0.5 - 1), 2 * (0.5 + 2 * 3 + 1))
+
+
+def test_a_level_of_a_pyramid_is_drawn_half_as_large():
+    figure = plot_scale_space(lift(torch.rand(1, 1, 64, 64), num_levels=2, sampling="pyramid"))
+    figure.draw_without_rendering()
+    sizes = []
+    for ax in figure.axes:
+        left, right, bottom, top = ax.get_images()[0].get_extent()
+        (x0, y0), (x1, y1) = ax.transData.transform([(left, top), (right, bottom)])
+        sizes.append((x1 - x0, y0 - y1))
+    np.testing.assert_allclose(np.divide(*np.array(sizes)), [2, 2], rtol=0.05)
+
+
+@pytest.mark.parametrize("size", ["grid", "physical"])
+def test_two_rows_of_unequal_length(size, tmp_path):
+    image = torch.rand(1, 1, 33, 20)
+    spaces = {"dense": lift(image, num_levels=2), "pyramid": lift(image, num_levels=3, base=1.5, sampling="pyramid")}
+    figure = plot_scale_space(spaces, tmp_path / "rows.png", size=size, title="two")
+    assert [len(ax.get_images()) for ax in figure.axes] == [1, 1, 0, 1, 1, 1]
+    assert_is_a_picture(tmp_path / "rows.png")
+
+
+@pytest.mark.parametrize(
+    ("x", "arguments", "message"),
+    [
+        (lift(torch.rand(1, 1, 8), num_levels=2), {}, "two spatial axes"),
+        (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"size": "huge"}, 'size is "grid" or "physical"'),
+        (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"channel": 1}, "index into 1 channels, got 1"),
+        (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"sample": -2}, "index into a batch of 1, got -2"),
+        ({}, {}, "nothing to draw"),
+    ],
+)
+def test_spaces_that_cannot_be_drawn(x, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot_scale_space(x, **arguments)
+
+
+def test_an_image_is_not_a_scale_space():
+    with pytest.raises(TypeError, match="expected a ScaleSpace, got a tensor"):
+        plot_scale_space(torch.rand(1, 1, 8, 8))  # pyright: ignore[reportArgumentType]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_suffix_without_a_format_is_refused(tmp_path):
+    for name in ("figure.docx", "figure"):
+        with pytest.raises(ValueError, match=r"matplotlib writes .*png.*use \.png or \.pdf"):
+            plot_equivariance([one()], tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("SVG", b"<?xml"), ("png", b"\x89PNG")])
+def test_formats(suffix, start, tmp_path):
+    path = tmp_path / f"figure.{suffix}"
+    plot_equivariance([one()], path)
+    assert path.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_not_overwritten(tmp_path):
+    (tmp_path / "figure.png").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        plot_equivariance([one()], tmp_path / "figure.png")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="is not a folder"):
+        plot_equivariance([one()], tmp_path / "file" / "figure.png")
+
+
+def test_a_failure_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replacing(path) as draft:  # noqa: PT012
+        draft.write_text("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    with replacing(path) as draft:
+        draft.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_importing_loads_no_matplotlib_and_drawing_no_pyplot():
+    script = """
+import sys
+from scalespaces import plotting, lift
+assert not {"matplotlib", "PIL"} & set(sys.modules)
+import torch
+plotting.plot_scale_space(lift(torch.rand(1, 1, 8, 8), num_levels=2))
+assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'scalespaces\[plot\]'"):
+        plotting.plot_scale_space(scalespaces.lift(torch.rand(1, 1, 8, 8), num_levels=2))
