@@ -304,10 +304,10 @@ class TestSampleLattice:
     @pytest.mark.parametrize("matrix", MATRICES)
     @pytest.mark.parametrize("shape", [(5, 5), (4, 7), (1, 3)])
     def test_equation(self, matrix, shape):
-        x, start, size = rng.standard_normal(shape), (-2, 1), (6, 4)
-        got = sample_lattice(torch.tensor(x)[None, None], np.array(matrix, dtype=float), start, size)
+        x, offset, size = rng.standard_normal(shape), np.array([-2.0, 1.5]), (6, 4)
+        got = sample_lattice(torch.tensor(x)[None, None], np.array(matrix, dtype=float), offset, size)
         for i in np.ndindex(*size):
-            position = np.array(matrix) @ (np.array(start) + np.array(i))
+            position = offset + np.array(matrix) @ np.array(i)
             assert_allclose(got[0, 0][i].item(), multilinear(x, position), atol=1e-8)
 
     @pytest.mark.parametrize("matrix", MATRICES[:4])
@@ -317,5 +317,5 @@ class TestSampleLattice:
         x = torch.arange(1.0, 1 + math.prod(shape), dtype=torch.float64).reshape(1, 1, *shape)
         inverse = np.linalg.inv(np.array(matrix))
         on_lattice = [x[0, 0][i].item() for i in np.ndindex(*shape) if np.allclose(inverse @ i, np.rint(inverse @ i))]
-        got = subsample(x, np.array(matrix, dtype=float)).flatten()
+        got = subsample(x, np.array(matrix, dtype=float), np.zeros(2))[0].flatten()
         assert sorted(got[got != 0].tolist()) == sorted(on_lattice)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def floor(value: float) -> int:
 
 def per_axis(value: int | Sequence[int], dims: int, name: str) -> tuple[int, ...]:
     """One integer per spatial axis."""
-    values = (value,) * dims if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * dims
     if len(values) != dims or not all(isinstance(v, int) for v in values):
         raise ValueError(f"{name} is an integer or one for each of {dims} axes, got {value}")
     return values
@@ -63,17 +64,37 @@ def fold(index: Tensor, size: int, mode: PaddingMode) -> Tensor:
     return torch.minimum(index, period - index)
 
 
+def take(x: Tensor, axis: int, index: Tensor) -> Tensor:
+    """The samples of that index along an axis.
+
+    As a gather: compiled by torch 2.13 for the CPU, the gradient of ``index_select`` writes past its buffer.
+    """
+    shape = list(x.shape)
+    shape[axis] = index.shape[0]
+    return x.gather(axis, index.reshape([-1] + [1] * (x.ndim - axis - 1)).expand(shape))
+
+
+def full_precision(x: Tensor) -> AbstractContextManager:
+    """Keep autocast from coarsening what must stay exact: the lift and the poolings."""
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
+
+
 def pad(x: Tensor, amounts: Sequence[tuple[int, int]], mode: PaddingMode = "zeros", value: float = 0.0) -> Tensor:
     """Pad the spatial axes by (before, after); negative amounts crop, and no amount is too large."""
     if not any(before or after for before, after in amounts):
         return x
     if mode == "zeros":
         flat = [amount for pair in reversed(amounts) for amount in pair]
+        if min(flat) < 0:  # F.pad crops first, and refuses to crop what is still to be padded
+            x = F.pad(x, [max(amount, 0) for amount in flat], value=value)
+            flat = [min(amount, 0) for amount in flat]
         return F.pad(x, flat, value=value)
     for axis, (before, after) in enumerate(amounts, 2):
         if before or after:
             index = torch.arange(-before, x.shape[axis] + after, device=x.device)
-            x = x.index_select(axis, fold(index, x.shape[axis], mode))
+            x = take(x, axis, fold(index, x.shape[axis], mode))
     return x
 
 
@@ -101,7 +122,7 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
         low = low.long()
 
     def read(index: Tensor) -> Tensor:
-        return x.index_select(axis, _within(index, n, step))
+        return take(x, axis, _within(index, n, step))
 
     def between(index: Tensor) -> Tensor:
         return read(index) if weight is None else torch.lerp(read(index), read(index + 1), weight)
@@ -113,15 +134,16 @@ def _within(index: Tensor, size: int, step: int) -> Tensor:
     """The nearest index inside the axis that is a multiple of ``step`` away."""
     if step > 1:
         last = size - 1 - (size - 1 - index) % step
-        index = torch.where(index < 0, index % step, torch.minimum(index, last))
+        inside = torch.where(index < 0, index % step, torch.minimum(index, last))
+        index = torch.where(index % step < size, inside, index)  # fewer samples than a step: the nearest end
     return index.clip(0, size - 1)
 
 
-def sample_lattice(x: Tensor, matrix: NDArray, start: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """The image at ``matrix @ (start + i)`` for every ``i`` in ``shape``; zero outside, multilinear between samples."""
+def sample_lattice(x: Tensor, matrix: NDArray, offset: NDArray, shape: Sequence[int]) -> Tensor:
+    """The image at ``offset + matrix @ i`` for every ``i`` in ``shape``; zero outside, multilinear between samples."""
     dims = len(shape)
-    grid = np.stack(np.meshgrid(*(np.arange(n) + s for n, s in zip(shape, start, strict=True)), indexing="ij"))
-    position = np.tensordot(matrix, grid, 1)
+    grid = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"))
+    position = np.tensordot(matrix, grid, 1) + offset.reshape([-1] + [1] * dims)
     low = np.floor(position + 1e-9).astype(int)
     fraction = np.where(np.abs(position - low) < 1e-9, 0.0, position - low)
     out = x.new_zeros(*x.shape[:2], *shape)

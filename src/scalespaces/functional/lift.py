@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional.grid import as_integer, constant, correlate, floor, sample
+from scalespaces.functional.grid import as_integer, constant, correlate, floor, full_precision, sample
 from scalespaces.functional.resample import subsample
 from scalespaces.functional.space import ScaleSpace
 from scalespaces.theory import (
@@ -60,7 +60,7 @@ class LiftPlan:
     stages: tuple[Stage, ...]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)
 def plan_lift(
     num_levels: int = 4,
     base: Base = 2.0,
@@ -111,7 +111,7 @@ def plan_lift(
 def _oversampling(sampling: Sampling) -> float:
     if sampling in ("dense", "pyramid"):
         return math.inf if sampling == "dense" else 1.0
-    if isinstance(sampling, str | bool) or not 1 <= sampling < math.inf:
+    if isinstance(sampling, bool) or not isinstance(sampling, float | int) or not 1 <= sampling < math.inf:
         raise ValueError(f'sampling is "dense", "pyramid", or a number >= 1 (oversampling), got {sampling!r}')
     return float(sampling)
 
@@ -195,7 +195,7 @@ def lift(
         num_levels,
         base if isinstance(base, float | int) else check_base(base),
         zero_scale,
-        kernel,
+        get_kernel(kernel),
         method,
         sampling,
         padding_mode,
@@ -216,6 +216,11 @@ def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> 
         raise ValueError(f"an image has at least one sample along every axis, got shape {tuple(image.shape)}")
     if isinstance(plan.base, tuple) and len(plan.base) != image.ndim - 2:
         raise ValueError(f"a {len(plan.base)}-dimensional base needs as many spatial axes, got {image.ndim - 2}")
+    with full_precision(image):
+        return ScaleSpace(_levels(image, plan, taps), plan.base, plan.steps, first_level=plan.first_level)
+
+
+def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     levels = [_upsample(image, step) for step in plan.steps[: -plan.first_level or None] if plan.first_level]
     levels.append(image)
     for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
@@ -234,7 +239,7 @@ def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> 
             for axis, n in enumerate(levels[index - 1].shape[2:], 2):
                 out = out.narrow(axis, 0, floor((n - 1) / ratio) + 1)
         levels.append(out)
-    return ScaleSpace(tuple(levels), plan.base, plan.steps, first_level=plan.first_level)
+    return tuple(levels)
 
 
 def _upsample(image: Tensor, step: float) -> Tensor:
@@ -318,4 +323,4 @@ def downscale(
     if isinstance(base, float | int):
         return lift(image, n + 1, base, zero_scale, kernel, method, "pyramid", padding_mode, 0, truncation).levels[n]
     level = lift(image, n + 1, base, zero_scale, kernel, method, "dense", padding_mode, 0, truncation).levels[n]
-    return subsample(level, np.asarray(expansion(check_base(base), n)))
+    return subsample(level, np.asarray(expansion(check_base(base), n)), np.zeros(image.ndim - 2))[0]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, distributed
 
 from scalespaces.functional.space import ScaleSpace, check_space
 
 
-def batch_moments(x: ScaleSpace, *, sync: bool = False) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel over batch, levels and space, in float32 or better.
+def batch_moments(x: ScaleSpace, *, sync: bool = False) -> tuple[Tensor, Tensor, Tensor | int]:
+    """Mean and variance of each channel over batch, levels and space, in float32 or better, and the number of values.
 
     Every level has the same weight, whatever its number of samples: on a pyramid these are the moments that dense
     sampling would have. With ``sync`` they are those of the batches of all processes together.
@@ -18,11 +20,17 @@ def batch_moments(x: ScaleSpace, *, sync: bool = False) -> tuple[Tensor, Tensor]
     variances, means = (torch.stack(parts) for parts in zip(*moments, strict=True))
     mean = means.mean(0)
     spread = (variances + (means - mean) ** 2).mean(0)
+    count = sum(level.numel() // level.shape[1] for level in x.levels)
     if not (sync and distributed.is_available() and distributed.is_initialized()):
-        return mean, spread
-    share = _share_of_batch(x)
+        return mean, spread, count
+    own = mean.new_tensor(x.levels[0].shape[0])
+    share = own / _sum_over_processes(own)
     joint = _sum_over_processes(share * mean)
-    return joint, _sum_over_processes(share * (spread + (mean - joint) ** 2))
+    return (
+        joint,
+        _sum_over_processes(share * (spread + (mean - joint) ** 2)),
+        _sum_over_processes(mean.new_tensor(count)),
+    )
 
 
 def scale_batch_norm(
@@ -47,10 +55,9 @@ def scale_batch_norm(
         if vector is not None and len(vector) != channels:
             raise ValueError(f"{name} is for {len(vector)} channels, got levels of {channels}")
     if training or running_mean is None or running_var is None:
-        count = sum(level.numel() // channels for level in x.levels)
-        if training and count <= 1:
+        mean, var, count = batch_moments(x, sync=sync)
+        if training and isinstance(count, int) and count <= 1:
             raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
-        mean, var = batch_moments(x, sync=sync)
         if training and running_mean is not None and running_var is not None:
             with torch.no_grad():
                 running_mean.lerp_(mean.to(running_mean.dtype), momentum)
@@ -78,7 +85,7 @@ def scale_dropout(x: ScaleSpace, p: float = 0.5, training: bool = True) -> Scale
         return x
 
     def drop(level: Tensor) -> Tensor:
-        keep = torch.rand([len(level)] + [1] * (level.ndim - 1), device=level.device) >= p
+        keep = torch.rand([level.shape[0]] + [1] * (level.ndim - 1), device=level.device) >= p
         return level * keep.to(level.dtype) / max(1 - p, torch.finfo(level.dtype).tiny)
 
     return x.map(drop)
@@ -88,12 +95,21 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _share_of_batch(x: ScaleSpace) -> Tensor:
-    own = torch.tensor(float(len(x.levels[0])), device=x.device)
-    return own / _sum_over_processes(own)
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum over processes; its gradient is the sum of their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        out = tensor.clone()
+        distributed.all_reduce(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0].clone()
+        distributed.all_reduce(gradient)
+        return gradient
 
 
 def _sum_over_processes(tensor: Tensor) -> Tensor:
-    from torch.distributed.nn.functional import all_reduce  # slow to import, rarely needed
-
-    return all_reduce(tensor.clone())
+    return _SumOverProcesses.apply(tensor)

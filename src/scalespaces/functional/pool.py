@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional.grid import as_integer, correlate, pad, per_axis
+from scalespaces.functional.grid import as_integer, correlate, full_precision, pad, per_axis
 from scalespaces.functional.resample import resample
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.functional.window import Window
@@ -96,7 +96,8 @@ def _pool(
     for index, level in enumerate(x.levels):
         apart = x.spacing(index) if window == "dilated" else 1.0
         view.check(level, apart, index + x.first_level)
-        levels.append(reduce(level, view, apart))
+        with full_precision(level):
+            levels.append(reduce(level, view, apart))
     return view.move(x, tuple(levels), dilated=window == "dilated")
 
 
@@ -124,8 +125,7 @@ def _largest(f: Tensor, window: Window, apart: Any) -> Tensor:
     whole = as_integer(apart)
     if whole is not None:
         amounts = [(before * whole, after * whole) for before, after in window.padding]
-        lowest = torch.finfo(f.dtype).min
-        return _MAX_POOL[len(amounts)](pad(f, amounts, value=lowest), window.size, window.stride, 0, whole)
+        return _MAX_POOL[len(amounts)](pad(f, amounts, value=-math.inf), window.size, window.stride, 0, whole)
     if any(before or after for before, after in window.padding):
         raise ValueError(f"maximum pooling with taps {apart} samples apart takes no padding, got {window.padding}")
     # Taps between samples: read them one by one.

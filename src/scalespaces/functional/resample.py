@@ -49,8 +49,8 @@ def resample(x: ScaleSpace, size: Sequence[int] | None = None) -> ScaleSpace:
     if x.dims == 0:
         return x
     if size is None:
-        unit, origin = x.unit, x.origins[-x.first_level]
         size = x.level(0).shape[2:]
+        unit, origin = x.unit, x.origins[-x.first_level]
         levels = tuple(read_level(x, k, 1.0, origin, size) for k in range(x.num_levels))
     else:
         if len(size) != x.dims or min(size) < 1:
@@ -101,9 +101,8 @@ def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
     kept = x.num_levels - n
     zoom = expansion(x.base, n)
     if isinstance(zoom, np.ndarray):
-        levels = tuple(subsample(level, zoom) for level in x.levels[n:])
-    else:
-        levels = tuple(_read_shifted(x, index, n, zoom) for index in range(kept))
+        return _shift_lattice(x, n, zoom)
+    levels = tuple(_read_shifted(x, index, n, zoom) for index in range(kept))
     return x.replace(levels, steps=x.steps[:kept], origins=x.origins[:kept])
 
 
@@ -117,10 +116,20 @@ def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
     return out
 
 
-def subsample(image: Tensor, matrix: NDArray) -> Tensor:
-    """The image at ``matrix @ x``, for every ``x`` of the smallest box that holds it; zero outside."""
+def _shift_lattice(x: ScaleSpace, n: int, zoom: NDArray) -> ScaleSpace:
+    levels, origins = [], []
+    for here, there, level in zip(x.origins, x.origins[n:], x.levels[n:], strict=False):
+        # Sample i of level k sits at o_k + i and reads sample zoom (o_k + i) - o_{k+n} of level k + n.
+        out, low = subsample(level, zoom, zoom @ np.array(here) - np.array(there))
+        levels.append(out)
+        origins.append(tuple((np.array(here) + low).tolist()))
+    return x.replace(tuple(levels), steps=x.steps[: len(levels)], origins=tuple(origins))
+
+
+def subsample(image: Tensor, matrix: NDArray, offset: NDArray) -> tuple[Tensor, NDArray]:
+    """The image at ``offset + matrix @ i`` for every ``i`` of the smallest box that holds it, and the box's first."""
     corners = np.array(list(itertools.product(*((0, n - 1) for n in image.shape[2:]))))
-    preimage = corners @ np.linalg.inv(matrix).T
+    preimage = (corners - offset) @ np.linalg.inv(matrix).T
     low = np.ceil(preimage.min(0) - 1e-9).astype(int)
     high = np.floor(preimage.max(0) + 1e-9).astype(int)
-    return sample_lattice(image, matrix, low.tolist(), (high - low + 1).tolist())
+    return sample_lattice(image, matrix, offset + matrix @ low, (high - low + 1).tolist()), low

@@ -56,6 +56,11 @@ class ScaleSpace:
     __iter__ = None  # x.levels says what is iterated over
 
     def __post_init__(self) -> None:
+        if isinstance(self.levels, Tensor):
+            raise TypeError(
+                f"levels are a tuple of tensors, got one of shape {tuple(self.levels.shape)}; take a stacked tensor "
+                "(B, C, S, *spatial) apart with ScaleSpace.unstack"
+            )
         self.levels = tuple(self.levels)
         if not self.levels:
             raise ValueError("a ScaleSpace needs at least one level, got none")
@@ -75,6 +80,10 @@ class ScaleSpace:
             )
         if any(level.ndim != self.levels[0].ndim for level in self.levels):
             raise ValueError(f"levels have one number of axes, got shapes {self.shapes}")
+        if dims and any(level.shape[:2] != self.levels[0].shape[:2] for level in self.levels):
+            raise ValueError(f"levels have one batch size and number of channels, got shapes {self.shapes}")
+        if not all(step > 0 for step in self.steps):
+            raise ValueError(f"steps are positive, got {self.steps}")
         if any(len(axes) != dims for axes in (*self.origins, self.unit)):
             raise ValueError(
                 f"origins and unit need one number for each of {dims} axes, got {self.origins}, {self.unit}"
@@ -155,7 +164,7 @@ class ScaleSpace:
 
     def stack(self) -> Tensor:
         """The dense tensor ``(B, C, S, *spatial)``; all levels must lie on one grid."""
-        if len(set(self.shapes)) > 1 or len(set(zip(self.steps, self.origins, strict=True))) > 1:
+        if len(set(self.shapes)) > 1 or (self.dims and len(set(zip(self.steps, self.origins, strict=True))) > 1):
             raise ValueError(
                 f"only levels on one grid can be stacked, got shapes {self.shapes} with steps {self.steps}; "
                 "bring them to one grid with scalespaces.resample first"
@@ -237,6 +246,22 @@ class ScaleSpace:
     def __ne__(self, other: Any) -> Any:
         return _apply(torch.ne, (self, other), {})
 
+    def __and__(self, other: Any) -> Any:
+        return _apply(torch.bitwise_and, (self, other), {})
+
+    def __or__(self, other: Any) -> Any:
+        return _apply(torch.bitwise_or, (self, other), {})
+
+    def __xor__(self, other: Any) -> Any:
+        return _apply(torch.bitwise_xor, (self, other), {})
+
+    def __invert__(self) -> Any:
+        return _apply(torch.bitwise_not, (self,), {})
+
+    def __bool__(self) -> bool:
+        raise TypeError("a ScaleSpace has no truth value; compare its levels")
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
     __radd__ = __add__
     __rmul__ = __mul__
 
@@ -246,6 +271,7 @@ _GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
 # torch functions that would go wrong in silence, and the layer to use instead.
 _NEEDS_GRID = {
     **{f"conv{d}d": f"ScaleConv{d}d" for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": f"ScaleConv{d}d" for d in (1, 2, 3)},
     **{f"avg_pool{d}d": "ScaleAvgPool" for d in (1, 2, 3)},
     **{f"max_pool{d}d": "ScaleMaxPool" for d in (1, 2, 3)},
     **{f"max_pool{d}d_with_indices": "ScaleMaxPool" for d in (1, 2, 3)},
@@ -321,9 +347,15 @@ def _join(results: list, spaces: list[ScaleSpace], func: Callable) -> Any:
 
 def _on_grid_of(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], func: Callable) -> ScaleSpace:
     """The levels on the grids of the operand that has their sizes."""
-    for space in spaces:
-        if all(new.shape[2:] == old.shape[2:] for new, old in zip(levels, space.levels, strict=True)):
-            return space.replace(levels)
+    same_size = [
+        space
+        for space in spaces
+        if all(new.shape[2:] == old.shape[2:] for new, old in zip(levels, space.levels, strict=True))
+    ]
+    if same_size:
+        for other in same_size[1:]:
+            _check_same_grids(same_size[0], other)
+        return same_size[0].replace(levels)
     if all(size == 1 for level in levels for size in level.shape[2:]):  # no space left: flattened or averaged
         dims = spatial_dims(levels[0])
         return spaces[0].replace(levels, origins=((0.0,) * dims,) * len(levels), unit=(1.0,) * dims)
@@ -332,6 +364,15 @@ def _on_grid_of(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], func: Call
         f"{[tuple(level.shape[2:]) for level in levels]} in a way the geometry cannot follow; use the layers of "
         "scalespaces.nn, or work on x.levels"
     )
+
+
+def _check_same_grids(x: ScaleSpace, y: ScaleSpace) -> None:
+    for a, b in zip((*x.origins, x.steps), (*y.origins, y.steps), strict=True):
+        if any(abs(p - q) > 1e-6 * max(1.0, abs(p)) for p, q in zip(a, b, strict=True)):
+            raise ValueError(
+                f"operands lie on different grids: steps {x.steps} and {y.steps}, origins {x.origins} and {y.origins}; "
+                "give both branches windows of the same kind, or bring them together with scalespaces.resample"
+            )
 
 
 def _flatten(x: ScaleSpace) -> tuple[list[Tensor], tuple]:

@@ -11,7 +11,7 @@ def he_(weight: Tensor) -> Tensor:
     return nn.init.kaiming_normal_(weight, nonlinearity="relu")
 
 
-def paper_(weight: Tensor, dims: int = 2, std: float = 1e-2) -> Tensor:
+def paper_(weight: Tensor, dims: int = 2, groups: int = 1, std: float = 1e-2) -> Tensor:
     r"""The paper's initialisation: centre tap one for paired channels, noise elsewhere.
 
     The one stands at the filter's first level, so a layer starts as the identity plus noise. Where the numbers of
@@ -20,8 +20,9 @@ def paper_(weight: Tensor, dims: int = 2, std: float = 1e-2) -> Tensor:
     channels are repeated or averaged, and a constant stays what it is.
 
     Args:
-        weight: ``(C_out, C_in, k, *kernel)``, or without the ``k``.
+        weight: ``(C_out, C_in / groups, k, *kernel)``, or without the ``k``.
         dims: number of spatial axes, which tells the two apart.
+        groups: channels are paired within each group.
         std: standard deviation of the noise.
 
     Example:
@@ -30,8 +31,10 @@ def paper_(weight: Tensor, dims: int = 2, std: float = 1e-2) -> Tensor:
     """
     if weight.ndim not in (dims + 2, dims + 3):
         raise ValueError(f"expected a weight of {dims + 2} or {dims + 3} axes, got shape {tuple(weight.shape)}")
-    out_channels, in_channels = weight.shape[:2]
-    o, i = torch.arange(out_channels)[:, None], torch.arange(in_channels)[None]
+    if groups < 1 or len(weight) % groups:
+        raise ValueError(f"output channels are divisible by groups, got {len(weight)} and {groups}")
+    out_channels, in_channels = len(weight) // groups, weight.shape[1]
+    o, i = torch.arange(len(weight))[:, None] % out_channels, torch.arange(in_channels)[None]
     paired = (o * in_channels // out_channels == i) | (i * out_channels // in_channels == o)
     share = paired / paired.sum(1, keepdim=True)
     centre = tuple((n - 1) // 2 for n in weight.shape[-dims:])

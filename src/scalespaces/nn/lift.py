@@ -56,7 +56,7 @@ class Lift(nn.Module):
             truncation,
         )
         for index, stage in enumerate(self.plan.stages):
-            taps = None if stage.taps is None else torch.as_tensor(stage.taps, dtype=torch.get_default_dtype())
+            taps = None if stage.taps is None else torch.tensor(stage.taps, dtype=torch.get_default_dtype())
             self.register_buffer(f"taps{index}", taps, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -64,7 +64,7 @@ class Lift(nn.Module):
         for index, stage in enumerate(self.plan.stages):  # cast from float64, not from what the buffer was before
             buffer = self._taps(index)
             if buffer is not None and not buffer.is_meta:
-                setattr(self, f"taps{index}", torch.as_tensor(stage.taps, dtype=buffer.dtype, device=buffer.device))
+                setattr(self, f"taps{index}", torch.tensor(stage.taps, dtype=buffer.dtype, device=buffer.device))
         return self
 
     def _taps(self, index: int) -> Tensor | None:

@@ -122,6 +122,10 @@ class Resample(nn.Module):
         """Resample."""
         return resample(input, self.size)
 
+    def extra_repr(self) -> str:
+        """The size, if any."""
+        return "" if self.size is None else f"size={tuple(self.size)}"
+
 
 class Pyramid(nn.Module):
     """The levels as a dictionary of feature maps, for heads on feature pyramids; see :func:`scalespaces.pyramid`."""

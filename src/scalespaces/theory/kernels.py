@@ -290,7 +290,7 @@ def get_kernel(kernel: str | Kernel) -> Kernel:
     """
     if isinstance(kernel, Kernel):
         return kernel
-    if kernel not in KERNELS:
+    if not isinstance(kernel, str) or kernel not in KERNELS:
         near = get_close_matches(str(kernel), KERNELS, n=1, cutoff=0.0)[0]
         raise ValueError(f"kernel must be a Kernel or one of {list(KERNELS)}, got {kernel!r}; did you mean {near!r}?")
     return KERNELS[kernel]
