@@ -10,14 +10,15 @@ import scalespaces
 ROOT = Path(scalespaces.__file__).parent
 LOWER = {  # part: the parts of ours it may import, beside itself
     "_extras": set(),
+    "_files": set(),
     "theory": {"_extras"},
     "functional": {"_extras", "theory"},
     "testing": {"_extras", "theory", "functional"},
     "nn": {"_extras", "theory", "functional"},
-    "models": {"_extras", "theory", "functional", "nn"},
-    "data": {"_extras"},
-    "train": {"_extras", "theory", "functional", "nn", "models", "data"},
-    "plotting": {"_extras", "theory", "functional", "testing"},
+    "models": {"_extras", "_files", "theory", "functional", "nn"},
+    "data": {"_extras", "_files"},
+    "train": {"_extras", "_files", "theory", "functional", "nn", "models", "data"},
+    "plotting": {"_extras", "_files", "theory", "functional", "testing"},
 }
 LOWER["cli"] = set(LOWER) | {""}
 LOWER["__main__"] = {"cli"}

@@ -20,6 +20,7 @@ pytest.importorskip("matplotlib")
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 SMALL = ("equivariance", "--size", "33", "--levels", "4", "--layers", "1", "--channels", "2")
+REFLECT = ("--padding-mode", "reflect")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +85,7 @@ def test_python_m():
 def test_the_defaults_are_the_papers():
     args = build_parser().parse_args(["equivariance"])
     assert (args.method, args.sampling, args.levels, args.zero_scale) == ("direct", "dense", 8, 0.25)
-    assert (args.base, args.kernel, args.layers, args.padding_mode) == (2.0, "discrete_gaussian", [1, 2, 3], "reflect")
+    assert (args.base, args.kernel, args.layers) == (2.0, "discrete_gaussian", [1, 2, 3])
 
 
 # --- equivariance ----------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def test_json_holds_what_the_library_measures(tmp_path, capsys):
             assert str(table).splitlines()[2] in out
         np.testing.assert_allclose(numbers(moved), translation_error(network, image).errors, rtol=1e-9, atol=1e-14)
     assert next(measured, None) is None
-    assert "2 layers, image downscaled by pillow ..." in err
+    assert "2 layers, zeros padding, image downscaled by pillow ..." in err
 
     with image_module.open(plot) as picture:
         values = np.array(picture.convert("RGB"))
@@ -151,7 +152,12 @@ def test_json_holds_what_the_library_measures(tmp_path, capsys):
 
 def test_the_cascade_is_exact_and_downscaling_follows_the_method(tmp_path):
     path = tmp_path / "errors.json"
-    for options in (["--padding-mode", "zeros"], ["--sampling", "pyramid"], ["--sampling", "2"], []):
+    for options in (
+        ["--padding-mode", "zeros"],
+        ["--sampling", "pyramid", *REFLECT],
+        ["--sampling", "2", *REFLECT],
+        REFLECT,
+    ):
         assert main([*SMALL, "--method", "cascade", "--double", "--json", str(path), *options]) == 0
         document = json.loads(path.read_text())
         (table,) = document["equivariance"]
@@ -162,7 +168,7 @@ def test_the_cascade_is_exact_and_downscaling_follows_the_method(tmp_path):
 
 def test_valid_scale_padding_leaves_nothing_behind_the_boundary(tmp_path, capsys):
     path = tmp_path / "errors.json"
-    options = ["--method", "cascade", "--double", "--scale-padding", "valid", "--json", str(path)]
+    options = ["--method", "cascade", "--double", "--scale-padding", "valid", "--json", str(path), *REFLECT]
     assert main([*SMALL, *options]) == 0
     (table,) = json.loads(path.read_text())["equivariance"]
     assert table["levels"] == [0, 1, 2]
@@ -170,12 +176,34 @@ def test_valid_scale_padding_leaves_nothing_behind_the_boundary(tmp_path, capsys
     assert "largest behind it: nothing" in capsys.readouterr().out
 
 
-def test_a_hint_at_sizes_without_border_errors(capsys):
-    options = ["--layers", "1", "--channels", "1", "--levels", "4"]
-    assert main(["equivariance", "--size", "40", *options]) == 0
-    assert "they vanish for sides that leave 1 when divided by 8: try --size 33" in capsys.readouterr().err
-    assert main(["equivariance", "--size", "33", *options]) == 0
-    assert "note:" not in capsys.readouterr().err
+def test_images_are_fitted_to_sizes_without_border_errors(capsys, tmp_path):
+    path = tmp_path / "errors.json"
+    options = ["--layers", "1", "--channels", "1", "--levels", "4", "--method", "cascade", "--double"]
+
+    def measure(size, *more):
+        assert main(["equivariance", "--size", size, *options, *more, "--json", str(path)]) == 0
+        document = json.loads(path.read_text())
+        return document["image_shape"][2:], document["equivariance"][0]["mean_before"], capsys.readouterr().err
+
+    shape, error, said = measure("40")
+    assert (shape, error < 1e-14) == ([41, 41], True)
+    assert "extended by reflection from 40 x 40 to 41 x 41 pixels" in said
+    shape, error, said = measure("40", "--no-fit")
+    assert (shape, error > 1e-3) == ([40, 40], True)
+    assert "they vanish for sides that leave 1 when divided by 8: try --size 33" in said
+    shape, error, said = measure("34")  # too far from 41
+    assert (shape, "try --size 33" in said) == ([34, 34], True)
+    shape, error, said = measure("33")
+    assert (shape, error < 1e-14, "note:" in said) == ([33, 33], True, False)
+
+
+def test_paddings_side_by_side(capsys, tmp_path):
+    path = tmp_path / "errors.json"
+    assert main([*SMALL, "--padding-mode", "zeros", "reflect", "zeros", "--json", str(path)]) == 0
+    tables = json.loads(path.read_text())["equivariance"]
+    assert [table["padding_mode"] for table in tables] == ["zeros", "reflect"]
+    assert numbers(tables[0])[0, 0] != numbers(tables[1])[0, 0]
+    assert "1 layer, reflect padding, image downscaled by direct" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 3), ("RGBA", 3), ("P", 3), ("I;16", 1), ("F", 1)])

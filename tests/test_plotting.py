@@ -10,7 +10,8 @@ import torch
 
 import scalespaces
 from scalespaces import ScaleSpace, lift, plotting
-from scalespaces.plotting import plot_equivariance, plot_scale_space, replacing
+from scalespaces._files import replacing
+from scalespaces.plotting import plot_equivariance, plot_scale_space
 from scalespaces.testing import EquivarianceTable
 
 pytest.importorskip("matplotlib")

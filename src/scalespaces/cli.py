@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 import scalespaces
 from scalespaces._extras import require
+from scalespaces._files import prepare, replacing
 from scalespaces.data import photograph
 from scalespaces.functional.conv import SCALE_PADDINGS
+from scalespaces.functional.grid import pad
 from scalespaces.nn import Lift, ScaleConv2d
-from scalespaces.plotting import check_writable, plot_equivariance, prepare, replacing
+from scalespaces.plotting import check_writable, plot_equivariance
 from scalespaces.testing import DOWNSCALINGS, EquivarianceTable, equivariance_error, translation_error
 from scalespaces.theory import KERNELS, PaddingMode, check_base
 
@@ -122,11 +124,18 @@ def _add_equivariance(commands: Any) -> None:
     add = parser.add_argument_group("image").add_argument
     add("--image", metavar="FILE", help="any image Pillow reads (default: a photograph that comes with the package)")
     add("--size", type=_positive, metavar="N", help="side of the centre crop, in pixels (default: all of the image)")
+    add("--no-fit", action="store_true", help="do not extend the image to a size at which padding suits all scales")
     add = parser.add_argument_group("network").add_argument
     add("--layers", type=_positive, nargs="+", default=[1, 2, 3], metavar="L", help="one network for each number")
-    add("--channels", type=_positive, default=8, metavar="N", help="channels of each layer")
+    add("--channels", type=_positive, default=16, metavar="N", help="channels of each layer")
     add("--filter-levels", type=_positive, default=2, metavar="N", help="levels of each filter")
-    add("--padding-mode", choices=get_args(PaddingMode), default="reflect", help="outside the image: lift and layers")
+    add(
+        "--padding-mode",
+        choices=get_args(PaddingMode),
+        nargs="+",
+        default=["reflect", "zeros"],
+        help="what lies outside the image, for lift and layers; one or several",
+    )
     add("--scale-padding", choices=SCALE_PADDINGS, default="zero", help="past the last level")
     add("--seed", type=_seed, default=0, metavar="N", help="of the weights")
     add("--double", action="store_true", help="compute in float64 instead of float32")
@@ -156,6 +165,7 @@ class _Result:
     """One network, measured with one downscaling."""
 
     layers: int
+    padding_mode: str
     downscaling: str
     boundary: int
     table: EquivarianceTable
@@ -171,14 +181,15 @@ class _Result:
         return float(behind.max()) if behind.size else None
 
     def to_json(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in ("layers", "downscaling", "boundary")}
+        numbers = {name: getattr(self, name) for name in ("layers", "padding_mode", "downscaling", "boundary")}
         means = {"mean_before": self.mean_before, "largest_behind": self.largest_behind}
         return numbers | means | self.table.to_json()
 
     def __str__(self) -> str:
         behind = "nothing" if self.largest_behind is None else f"{self.largest_behind:.3e}"
         return (
-            f"{_plural(self.layers)}, image downscaled by {self.downscaling} ({_DOWNSCALED_BY[self.downscaling]})\n"
+            f"{_plural(self.layers)}, {self.padding_mode} padding, "
+            f"image downscaled by {self.downscaling} ({_DOWNSCALED_BY[self.downscaling]})\n"
             f"{self.table}\n"
             f"mean error before the truncation boundary (k + l < {self.boundary}): {self.mean_before:.3e}; "
             f"largest behind it: {behind}\n"
@@ -195,23 +206,26 @@ def _run_equivariance(args: argparse.Namespace) -> None:
         check_writable(args.plot)
     image = _read_image(args.image, args.size)
     _check_size(args, image)
-    networks = [_network(args, layers, image.shape[1]) for layers in args.layers]
+    paddings = list(dict.fromkeys(args.padding_mode))
+    networks = {(mode, n): _network(args, mode, n, image.shape[1]) for mode in paddings for n in args.layers}
+    image, notes = _fit(args, image)
     image = image.double() if args.double else image
     print(_headline(args, image))
-    if hint := _border_hint(args, image):
-        print(f"note: {hint}", file=sys.stderr)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
     results, moves = [], []
-    for layers, boundary, network in zip(args.layers, boundaries, networks, strict=True):
+    for (mode, layers), network in networks.items():
+        what = f"{_plural(layers)}, {mode} padding"
         for downscaling in downscalings:
-            with _progress(f"{_plural(layers)}, image downscaled by {downscaling}"):
+            with _progress(f"{what}, image downscaled by {downscaling}"):
                 table = equivariance_error(network, image, downscaling=downscaling)
-            results.append(_Result(layers, downscaling, boundary, table))
+            results.append(_Result(layers, mode, downscaling, _boundary(args, layers), table))
             print(f"\n{results[-1]}", end="", flush=True)
         if args.translations:
-            with _progress(f"{_plural(layers)}, image moved"):
-                moves.append((layers, translation_error(network, image)))
-            print(f"\n{_plural(layers)}, image moved by pixels\n{moves[-1][1]}", flush=True)
+            with _progress(f"{what}, image moved"):
+                moves.append((layers, mode, translation_error(network, image)))
+            print(f"\n{what}, image moved by pixels\n{moves[-1][-1]}", flush=True)
 
     if args.json is not None:
         settings = {name: value for name, value in vars(args).items() if name not in ("run", "command", "json", "plot")}
@@ -220,27 +234,31 @@ def _run_equivariance(args: argparse.Namespace) -> None:
             "settings": settings | {"downscaling": downscalings},
             "image_shape": list(image.shape),
             "equivariance": [result.to_json() for result in results],
-            "translation": [{"layers": layers, **table.to_json()} for layers, table in moves],
+            "translation": [{"layers": n, "padding_mode": mode, **table.to_json()} for n, mode, table in moves],
         }
         with replacing(args.json) as draft:
             draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         print(f"\nwrote {args.json}")
     if args.plot is not None:
-        rows = {f"downscaled by {name}": [r.table for r in results if r.downscaling == name] for name in downscalings}
+        rows = {
+            f"{mode} padding, {name}": [r.table for r in results if (r.padding_mode, r.downscaling) == (mode, name)]
+            for mode in paddings
+            for name in downscalings
+        }
         columns = [_plural(layers) for layers in args.layers]
-        title = f"Equivariance errors, {args.method} lift, sampling {args.sampling}, {args.padding_mode} padding"
+        title = f"Equivariance errors, {args.method} lift, sampling {args.sampling}"
         plot_equivariance(rows, args.plot, columns=columns, boundaries=boundaries, title=title)
         print(f"wrote {args.plot}")
 
 
-def _network(args: argparse.Namespace, layers: int, in_channels: int) -> nn.Sequential:
+def _network(args: argparse.Namespace, padding_mode: PaddingMode, layers: int, in_channels: int) -> nn.Sequential:
     network = random_network(
         layers,
         in_channels=in_channels,
         channels=args.channels,
         filter_levels=args.filter_levels,
         scale_padding=args.scale_padding,
-        padding_mode=args.padding_mode,
+        padding_mode=padding_mode,
         seed=args.seed,
         num_levels=args.levels,
         base=args.base,
@@ -270,8 +288,7 @@ def _headline(args: argparse.Namespace, image: Tensor) -> str:
         f"{name}, {image.shape[3]} x {image.shape[2]} pixels, {precision}\n"
         f"{args.method} lift to {args.levels} levels of base {args.base:g}, {args.kernel}, zero-scale "
         f"{args.zero_scale:g}, sampling {args.sampling}; layers of {args.channels} channels, filters of "
-        f"{args.filter_levels} levels; {args.padding_mode} padding, scale padding {args.scale_padding}, "
-        f"seed {args.seed}"
+        f"{args.filter_levels} levels; scale padding {args.scale_padding}, seed {args.seed}"
     )
 
 
@@ -318,20 +335,32 @@ def _check_size(args: argparse.Namespace, image: Tensor) -> None:
         )
 
 
-def _border_hint(args: argparse.Namespace, image: Tensor) -> str | None:
-    """Why the borders add to the error, if they do: a downscaled image may end elsewhere than the image did."""
-    period = args.base ** (args.levels - 1)
-    rest = {"reflect": 1, "replicate": 1, "circular": 0}.get(args.padding_mode)
+def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, list[str]]:
+    """The image at a size where padding is the same at all scales, and what to say about it.
+
+    Reflection at the last pixel is reflection at every level if that pixel belongs to all of them: if the side is 1
+    modulo ``base ** (levels - 1)``. For circular padding it must be 0. Otherwise borders add to the errors.
+    """
+    rests = {{"reflect": 1, "replicate": 1, "circular": 0}[mode] for mode in args.padding_mode if mode != "zeros"}
     exact = args.method == "cascade" and args.sampling == "pyramid"
-    sides = image.shape[2:]
-    if rest is None or exact or args.base != round(args.base) or all(n % period == rest for n in sides):
-        return None
-    better = int((min(sides) - rest) // period * period + rest)
-    return (
-        f"{args.padding_mode} padding adds errors at the borders, because the levels end at different pixels; they "
-        f"vanish for sides that leave {rest} when divided by {period:g}"
-        + (f": try --size {better}" if better >= period else "")
-    )
+    period = args.base ** (args.levels - 1)
+    if not rests or exact or args.base != round(args.base):
+        return image, []
+    rest, sides = max(rests), image.shape[2:]
+    larger = [int(n + (rest - n) % period) for n in sides]
+    if all(new == n for new, n in zip(larger, sides, strict=True)) and len(rests) == 1:
+        return image, []
+    if not args.no_fit and len(rests) == 1 and all(8 * (new - n) <= n for new, n in zip(larger, sides, strict=True)):
+        image = pad(image, [(0, new - n) for new, n in zip(larger, sides, strict=True)], "reflect")
+        return image, [
+            f"the image is extended by reflection from {sides[1]} x {sides[0]} to {larger[1]} x {larger[0]} pixels, "
+            f"so that its borders are the same at all scales (side {rest} modulo {period:g}); --no-fit leaves it"
+        ]
+    smaller = int((min(sides) - rest) // period * period + rest)
+    return image, [
+        "padding adds errors at the borders, because the levels end at different pixels; they vanish for sides that "
+        f"leave {rest} when divided by {period:g}" + (f": try --size {smaller}" if smaller >= period else "")
+    ]
 
 
 # --- small things ----------------------------------------------------------------------------------------------------

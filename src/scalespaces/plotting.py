@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalespaces._extras import require
+from scalespaces._files import prepare, replacing
 from scalespaces.functional import ScaleSpace
 from scalespaces.functional.space import check_space
 from scalespaces.testing import EquivarianceTable
@@ -178,35 +177,6 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
             f"matplotlib writes {', '.join(formats)}, got the suffix {path.suffix!r} in {str(path)!r}; use .png or .pdf"
         )
     return prepare(path)
-
-
-def prepare(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file to be written, after creating the folders above it; refuse a folder."""
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{str(path)!r} is a folder; name a file in it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise NotADirectoryError(f"{str(path.parent)!r} is not a folder, so no file can be written there") from None
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"the folder {str(path.parent)!r} may not be written to; use another")
-    return path
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path in the same folder, which becomes ``path`` if all goes well and vanishes if not.
-
-    Whoever looks at ``path`` sees the old file or the new one, whole.
-    """
-    path = prepare(path)
-    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
-    try:
-        yield draft
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 # --- equivariance ----------------------------------------------------------------------------------------------------

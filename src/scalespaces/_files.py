@@ -1,0 +1,38 @@
+"""Writing files so that nothing is lost or half-written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def prepare(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file to be written, after creating the folders above it; refuse a folder."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(f"{str(path.parent)!r} is not a folder, so no file can be written there") from None
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {str(path.parent)!r} may not be written to; use another")
+    return path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path in the same folder, which becomes ``path`` if all goes well and vanishes if not.
+
+    Whoever looks at ``path`` sees the old file or the new one, whole.
+    """
+    path = prepare(path)
+    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
