@@ -1,11 +1,14 @@
 """Whole networks: an image is downscaled, lifted again, and every level agrees."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import scalespaces
+from scalespaces import ScaleSpace
 from scalespaces.data import photograph
 from scalespaces.nn import (
     Lift,
@@ -125,6 +128,28 @@ def test_strides_dilations_and_unpadded_filters(sampling, layer):
     assert_equivariant(model, torch.rand(1, 1, 61, 64, dtype=torch.float64), tolerance=1e-12)
 
 
+def test_branches_whose_shift_grows_with_the_scale():
+    """A strided filter beside a pooling: their grids differ by a quarter of a sample at every level, which is exact."""
+
+    class Branches(nn.Module):
+        def __init__(self, sampling):
+            super().__init__()
+            self.lift = Lift(4, method="cascade", sampling=sampling, padding_mode="zeros")
+            self.conv = ScaleConv2d(1, 1, (2, 3, 3), stride=2, scale_padding="valid")
+            self.pool = ScaleAvgPool(2)
+
+        def forward(self, image):
+            x = self.lift(image)
+            return self.conv(x) + self.pool(x.keep(3))
+
+    for sampling in ("pyramid", "dense"):
+        if sampling == "pyramid":
+            assert_equivariant(Branches(sampling).double(), torch.rand(1, 1, 64, 48).double(), tolerance=1e-12)
+        else:  # the dilated windows of dense levels leave different sizes
+            with pytest.raises(ValueError, match="same sizes"):
+                Branches(sampling)(torch.rand(1, 1, 64, 48))
+
+
 def test_plain_pooling_is_not_equivariant_in_dense_sampling_but_is_on_a_pyramid():
     image = torch.rand(1, 3, 64, 64, dtype=torch.float64)
     pyramid, dense = (
@@ -228,3 +253,41 @@ def test_module_modes_are_left_as_they_were():
     assert model.training
     assert model[2].training
     assert not model[5].training
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_outputs_that_are_not_finite_are_not_equivariant(level):
+    def model(image):
+        levels = list(scalespaces.lift(image, 4, method="cascade", sampling="pyramid").levels)
+        levels[level] = levels[level].index_fill(3, torch.tensor([1]), float("nan"))
+        return ScaleSpace(tuple(levels), steps=(1, 2, 4, 8))
+
+    with pytest.raises(AssertionError, match="differs by inf"):
+        assert_equivariant(model, torch.rand(1, 3, 64, 64), shifts=[1])
+
+
+def test_the_base_is_read_off_the_output():
+    def model(image):
+        return scalespaces.lift(image, 4, 1.5, method="cascade", sampling="pyramid")
+
+    assert_equivariant(model, torch.rand(1, 3, 64, 64))
+
+
+def test_a_model_that_returns_no_levels_is_refused():
+    model: Any = nn.Identity()
+    with pytest.raises(TypeError, match="the model must return a ScaleSpace"):
+        equivariance_error(model, torch.rand(1, 3, 64, 64))
+
+
+def test_arguments_of_the_downscaling_are_completed_from_the_lift():
+    model = nn.Sequential(Lift(3, zero_scale=0.5, method="cascade", sampling="pyramid"))
+    image = torch.rand(1, 1, 32, 32)
+    assert_equivariant(model, image, padding_mode="reflect")
+    with pytest.raises(AssertionError, match="not equivariant"):
+        assert_equivariant(model, image, zero_scale=0.25)
+
+
+def test_translations_of_narrow_images_are_not_made_up():
+    table = translation_error(lambda image: scalespaces.lift(image, 4), torch.rand(1, 1, 18, 18))
+    assert np.isnan(table.errors[-1]).all()
+    assert np.nanmax(table.errors[:, 0]) == 0

@@ -199,7 +199,7 @@ def test_refuses_what_it_cannot_do():
         scale_conv(x, weight, padding=0)
     with pytest.raises(ValueError, match="5 axes, got shape"):
         scale_conv(x, torch.randn(2, 3, 3))
-    with pytest.raises(ValueError, match="padding_mode must be one of"):
+    with pytest.raises(ValueError, match="padding_mode is one of"):
         scale_conv(x, weight, padding_mode=unknown)
     with pytest.raises(ValueError, match="stride is an integer or one for each of 2 axes"):
         scale_conv(x, weight, stride=(1, 2, 3))

@@ -565,7 +565,7 @@ class TestErrors:
             ({"sampling": math.inf}, "sampling"),
             ({"sampling": "sparse"}, "sampling"),
             ({"kernel": "gaussian"}, "did you mean"),
-            ({"method": "both"}, 'method is "direct"'),
+            ({"method": "both"}, "method is one of direct"),
             ({"padding_mode": "mirror"}, "padding_mode"),
             ({"first_level": 1}, "first_level"),
             ({"first_level": -4}, "first_level"),

@@ -373,7 +373,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 class TestRefusals:
     @pytest.mark.parametrize("name", REFUSED)
     def test_what_needs_the_grids(self, name):
-        with pytest.raises(TypeError, match=r"knows nothing of the grids of a ScaleSpace; use scalespaces\.nn\."):
+        with pytest.raises(TypeError, match=r"knows nothing of the grids of a ScaleSpace; (use|apply)"):
             REFUSED[name](space())
 
     @pytest.mark.parametrize(
@@ -472,3 +472,14 @@ class TestConversions:
         assert_levelwise(_pytree.tree_map(lambda leaf: leaf + 1, x), x, lambda level: level + 1)
         paths = [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(x)[0]]
         assert paths == ["[0]", "[1]", "[2]"]
+
+
+def test_branches_of_other_strides_are_refused():
+    x = lift(torch.rand(1, 3, 16, 16), 2, sampling="pyramid")
+    weight = torch.rand(3, 3, 3, 3)
+    scale_conv = functional.scale_conv
+    with pytest.raises(ValueError, match=r"same sizes, got .* or bring them together with scalespaces\.resample"):
+        _ = x + scale_conv(x, weight, stride=2)
+    coarse = scale_conv(lift(torch.rand(1, 3, 32, 32), 2, sampling="pyramid"), weight, stride=2)
+    with pytest.raises(ValueError, match="different grids"):
+        _ = x + coarse

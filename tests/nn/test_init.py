@@ -30,7 +30,7 @@ class TestPaper:
     @given(channels, channels, st.sampled_from([None, 2]))
     def test_constants_are_preserved(self, in_channels, out_channels, depth):
         shape = (3, 3) if depth is None else (depth, 3, 3)
-        weight = init.paper_(torch.empty(out_channels, in_channels, *shape), std=0.0)
+        weight = init.paper_(torch.empty(out_channels, in_channels, *shape), 2, std=0.0)
         x = ScaleSpace((torch.full((1, in_channels, 5, 5), 1.5),) * 3)
         for level in scale_conv(x, weight).levels:
             assert_close(level, torch.full((1, out_channels, 5, 5), 1.5))
@@ -38,7 +38,7 @@ class TestPaper:
     @given(channels, channels)
     def test_channels_are_repeated_or_averaged_in_order(self, in_channels, out_channels):
         """Each output has inputs beside each other, each input is used, and the order is kept."""
-        mix = init.paper_(torch.empty(out_channels, in_channels, 1, 1), std=0.0)[:, :, 0, 0]
+        mix = init.paper_(torch.empty(out_channels, in_channels, 1, 1), 2, std=0.0)[:, :, 0, 0]
         assert (mix >= 0).all()
         assert ((mix > 0).any(0)).all()
         assert ((mix > 0).any(1)).all()
@@ -55,7 +55,7 @@ class TestPaper:
             assert_close(mix, torch.eye(out_channels).repeat_interleave(group, 1) / group)
 
     def test_the_rest_is_noise(self):
-        weight = init.paper_(torch.empty(16, 16, 3, 5, 5))
+        weight = init.paper_(torch.empty(16, 16, 3, 5, 5), 2)
         centre = weight[:, :, 0, 2, 2].clone()
         assert_close(centre.diagonal(), torch.ones(16))
         noise = weight.clone()
@@ -66,19 +66,19 @@ class TestPaper:
 
     @pytest.mark.parametrize("std", [0.0, 0.1])
     def test_standard_deviation(self, std):
-        weight = init.paper_(torch.empty(32, 32, 3, 3), std=std)
+        weight = init.paper_(torch.empty(32, 32, 3, 3), 2, std=std)
         assert weight[:, :, 0, 0].std().item() == pytest.approx(std, rel=0.1)
 
     def test_works_in_place_and_without_gradients(self):
         layer = ScaleConv2d(3, 3, (2, 3, 3), dtype=torch.float64)
-        assert init.paper_(layer.weight) is layer.weight
+        assert init.paper_(layer.weight, 2) is layer.weight
         assert layer.weight.requires_grad
         assert layer.weight.grad_fn is None
         assert layer.weight.dtype == torch.float64
 
     def test_axes_tell_the_levels(self):
         with pytest.raises(ValueError, match=r"weight of 4 or 5 axes, got shape \(3, 3, 3\)"):
-            init.paper_(torch.empty(3, 3, 3))
+            init.paper_(torch.empty(3, 3, 3), 2)
         assert_close(init.paper_(torch.empty(2, 2, 3), 1, std=0.0)[:, :, 1], torch.eye(2))
         assert_close(init.paper_(torch.empty(2, 2, 2, 3), 1, std=0.0)[:, :, 0, 1], torch.eye(2))
 

@@ -325,3 +325,31 @@ def test_every_layer_is_tested():
     tested = {type(module).__name__ for module, _, _ in LAYERS.values()} | {"Lift", "init"}
     tested |= {"ScaleConv1d", "ScaleConv2d", "ScaleConv3d"}
     assert set(scalespaces.nn.__all__) == tested
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (ScaleConv1d(3, 8, (2, 3)), (32, 32)),
+        (ScaleConv2d(3, 4, (2, 3, 3)), (8, 8, 8)),
+        (ScaleConv2d(3, 4, (1, 3, 3)), (64,)),
+    ],
+)
+def test_layers_of_another_number_of_axes_are_refused(layer, shape):
+    with pytest.raises(ValueError, match=rf"is for levels of {layer.dims} spatial axes, got shapes"):
+        layer(lift(torch.rand(1, 3, *shape), 3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ScaleAvgPool(2, window="square"),
+        lambda: ScaleMaxPool(2, window="square"),
+        lambda: ScaleBlurPool(window="square"),
+        lambda: GlobalPool("median"),
+        lambda: ScalePool("median"),
+    ],
+)
+def test_wrong_choices_are_refused_at_once(make):
+    with pytest.raises(ValueError, match=r"is one of .*, got '(square|median)'"):
+        make()

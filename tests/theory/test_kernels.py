@@ -445,5 +445,5 @@ class TestGaussianBlur:
             gaussian_blur([[math.nan]], np.eye(2))
         with pytest.raises(ValueError, match=r"must be \(1, 1\) for this image"):
             gaussian_blur(np.ones(5), np.eye(2))
-        with pytest.raises(ValueError, match="padding_mode must be one of"):
+        with pytest.raises(ValueError, match="padding_mode is one of"):
             gaussian_blur(np.ones((5, 5)), np.eye(2), padding_mode="mirror")  # pyright: ignore[reportArgumentType]

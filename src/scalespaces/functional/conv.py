@@ -10,7 +10,7 @@ from scalespaces.functional.grid import correlate, per_axis
 from scalespaces.functional.resample import on_grid_of
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.functional.window import Window
-from scalespaces.theory import PaddingMode, check_padding_mode
+from scalespaces.theory import PaddingMode, check_choice, check_padding_mode
 
 SCALE_PADDINGS = ("zero", "replicate", "valid")
 
@@ -65,6 +65,7 @@ def scale_conv(
     check_padding_mode(padding_mode)
     depth, num_levels = weight.shape[2], check_scale_padding(scale_padding, x.num_levels, weight.shape[2])
     window = Window.of(weight.shape[3:], stride, padding, per_axis(dilation, dims, "dilation"))
+    filters = weight.unbind(2)
     levels = []
     for k in range(num_levels):
         # Filter levels that still meet a level; the others meet zeros, unless the last level is repeated.
@@ -75,7 +76,7 @@ def scale_conv(
             window.check(f, spacing, k + x.first_level)
             term = correlate(
                 f,
-                weight[:, :, el],
+                filters[el],
                 bias if el == 0 else None,
                 spacing=spacing,
                 stride=window.stride,
@@ -91,8 +92,7 @@ def scale_conv(
 
 def check_scale_padding(scale_padding: str, num_levels: int, depth: int) -> int:
     """The number of levels that come out."""
-    if scale_padding not in SCALE_PADDINGS:
-        raise ValueError(f"scale_padding is one of {', '.join(SCALE_PADDINGS)}, got {scale_padding!r}")
+    check_choice("scale_padding", scale_padding, SCALE_PADDINGS)
     if scale_padding != "valid":
         return num_levels
     if depth > num_levels:

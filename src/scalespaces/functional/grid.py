@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,14 @@ def floor(value: float) -> int:
     return math.floor(value) if nearest is None else nearest
 
 
+def count(n: int, ratio: float) -> int:
+    """How many samples ``ratio`` apart fit where ``n`` samples lie; exact, and symbolic sizes stay so if they can."""
+    whole, inverse = as_integer(ratio), as_integer(1 / ratio)
+    if whole:
+        return (n - 1) // whole + 1
+    return (n - 1) * inverse + 1 if inverse else floor((n - 1) / ratio) + 1
+
+
 def per_axis(value: int | Sequence[int], dims: int, name: str) -> tuple[int, ...]:
     """One integer per spatial axis."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * dims
@@ -59,7 +68,7 @@ def fold(index: Tensor, size: int, mode: PaddingMode) -> Tensor:
         return index.clip(0, size - 1)
     if mode == "circular":
         return index % size
-    period = torch.sym_max(2 * (size - 1), 1)
+    period = 2 * (size - 1) or 1
     index = index % period
     return torch.minimum(index, period - index)
 
@@ -208,6 +217,7 @@ def correlate(
 
 
 @constant
+@lru_cache(maxsize=256)
 def _shares(offsets: tuple, matrix: tuple | float) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
     """How each tap at ``matrix @ offset`` is shared out among the samples of the smallest box around all of them."""
     taps = np.stack(np.meshgrid(*offsets, indexing="ij"), -1).reshape(-1, len(offsets))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional.grid import as_integer, constant, correlate, floor, full_precision, sample
+from scalespaces.functional.grid import as_integer, constant, correlate, count, floor, full_precision, sample
 from scalespaces.functional.resample import subsample
 from scalespaces.functional.space import ScaleSpace
 from scalespaces.theory import (
@@ -24,6 +25,7 @@ from scalespaces.theory import (
     anisotropic_gaussian,
     blur_covariance,
     check_base,
+    check_choice,
     check_padding_mode,
     check_zero_scale,
     expansion,
@@ -31,6 +33,7 @@ from scalespaces.theory import (
 )
 
 Sampling = str | float
+METHODS = ("direct", "cascade")  # the paper's, and the exact one
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +78,7 @@ def plan_lift(
     """Check the arguments of :func:`lift` and compute its kernels, in float64."""
     base, zero_scale, family = check_base(base), check_zero_scale(zero_scale), get_kernel(kernel)
     check_padding_mode(padding_mode)
-    if method not in ("direct", "cascade"):
-        raise ValueError(f'method is "direct" (the paper) or "cascade" (exact), got {method!r}')
+    check_choice("method", method, METHODS)
     if not isinstance(num_levels, int) or num_levels < 1:
         raise ValueError(f"num_levels is a positive integer, got {num_levels!r}")
     if not isinstance(first_level, int) or not -num_levels < first_level <= 0:
@@ -237,14 +239,14 @@ def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tup
         ratio = plan.steps[index] / plan.steps[index - 1]
         if as_integer(ratio) is None:
             for axis, n in enumerate(levels[index - 1].shape[2:], 2):
-                out = out.narrow(axis, 0, floor((n - 1) / ratio) + 1)
+                out = out.narrow(axis, 0, count(n, ratio))
         levels.append(out)
     return tuple(levels)
 
 
 def _upsample(image: Tensor, step: float) -> Tensor:
     for axis in range(2, image.ndim):
-        image = sample(image, axis, step, 0.0, floor((image.shape[axis] - 1) / step) + 1)
+        image = sample(image, axis, step, 0.0, count(image.shape[axis], step))
     return image
 
 
@@ -274,6 +276,7 @@ def _blur_between(x: Tensor, axis: int, plan: LiftPlan, index: int) -> Tensor:
     n = x.shape[axis]
     if not isinstance(n, int):
         raise ValueError(f"base {plan.base} resamples at fractional steps, which needs a static image size, got {n}")
+    n = operator.index(n)  # so that torch.compile takes it for a constant
     return torch.movedim(torch.movedim(x, axis, -1) @ _resampling_matrix(plan, index, n)[0].to(x).T, -1, axis)
 
 
@@ -282,12 +285,12 @@ def _resampling_matrix(plan: LiftPlan, index: int, n: int) -> tuple[Tensor]:
     return (torch.as_tensor(_rows_of_kernels(plan, index, n)),)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _rows_of_kernels(plan: LiftPlan, index: int, n: int) -> NDArray:
     """Row ``i`` is the kernel centred at ``ratio * i``, folded back at the borders."""
     stage = plan.stages[index - 1 + plan.first_level]
     radius = max(plan.kernel.radius(stage.t, plan.truncation), 1)
-    matrix = np.zeros((floor((n - 1) / stage.ratio) + 1, n + 1))
+    matrix = np.zeros((count(n, stage.ratio), n + 1))
     # Where the padded axis reads from; zeros read from a column that is dropped in the end.
     fill = {"constant_values": n} if plan.padding_mode == "zeros" else {}
     columns = np.pad(np.arange(n), radius + 1, mode=NUMPY_PADDING[plan.padding_mode], **fill)

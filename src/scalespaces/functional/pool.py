@@ -14,11 +14,13 @@ from scalespaces.functional.grid import as_integer, correlate, full_precision, p
 from scalespaces.functional.resample import resample
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.functional.window import Window
-from scalespaces.theory import PaddingMode
+from scalespaces.theory import PaddingMode, check_choice
 
 _AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-WINDOWS = ("dilated", "plain")
+WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's
+GLOBAL_MODES = ("mean", "max")
+SCALE_MODES = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}
 
 
 def avg_pool(
@@ -75,7 +77,10 @@ def max_pool(
     window: str = "dilated",
 ) -> ScaleSpace:
     """Maximum over a window; arguments as in :func:`avg_pool`, the padding never wins."""
-    size = per_axis(kernel_size, check_space(x).dims, "kernel_size")
+    dims = check_space(x).dims
+    size = per_axis(kernel_size, dims, "kernel_size")
+    if any(2 * p > n for p, n in zip(per_axis(padding, dims, "padding"), size, strict=True)):
+        raise ValueError(f"padding is at most half the window, got {padding} for a window of {size}")
     return _pool(x, size, stride, padding, window, _largest)
 
 
@@ -87,8 +92,7 @@ def _pool(
     window: str,
     reduce: Callable[[Tensor, Window, Any], Tensor],
 ) -> ScaleSpace:
-    if window not in WINDOWS:
-        raise ValueError(f'window is "dilated" (equivariant) or "plain" (the paper\'s), got {window!r}')
+    check_choice("window", window, WINDOWS)
     if x.dims == 0:
         raise ValueError(f"windows need spatial axes, got levels of shapes {x.shapes}")
     view = Window.of(size, size if stride is None else stride, padding, (1,) * x.dims)
@@ -102,7 +106,8 @@ def _pool(
 
 
 def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
-    if as_integer(apart) == 1:
+    # An export with dynamic sizes takes the other way: its average pooling fixes their parity, before torch 2.13.
+    if as_integer(apart) == 1 and all(isinstance(n, int) for n in f.shape[2:]):
         return _AVG_POOL[len(window.size)](f, window.size, window.stride, tuple(p for p, _ in window.padding))
     return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
 
@@ -136,8 +141,7 @@ def _largest(f: Tensor, window: Window, apart: Any) -> Tensor:
 def global_pool(x: ScaleSpace, mode: str = "mean") -> ScaleSpace:
     """Mean or maximum over all of space, level by level: levels of ``(B, C)``."""
     check_space(x)
-    if mode not in ("mean", "max"):
-        raise ValueError(f'mode is "mean" or "max", got {mode!r}')
+    check_choice("mode", mode, GLOBAL_MODES)
     if x.dims == 0:
         return x
     axes = tuple(range(2, x.dims + 2))
@@ -157,9 +161,7 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
         >>> scale_pool(x, "max").shape
         torch.Size([1, 3, 16, 16])
     """
-    if mode not in ("mean", "max", "logsumexp"):
-        raise ValueError(f'mode is "mean", "max" or "logsumexp", got {mode!r}')
+    check_choice("mode", mode, SCALE_MODES)
     levels = torch.stack(resample(x).levels)
-    reduce = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}[mode]
-    out = reduce(levels, 0)
+    out = SCALE_MODES[mode](levels, 0)
     return (out, levels.argmax(0) + x.first_level) if return_scale else out

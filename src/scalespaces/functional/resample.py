@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional.grid import as_integer, floor, sample, sample_lattice
+from scalespaces.functional.grid import as_integer, count, floor, per_axis, sample, sample_lattice
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.theory import expansion
 
@@ -17,22 +17,27 @@ from scalespaces.theory import expansion
 def on_grid_of(x: ScaleSpace, index: int, source: int) -> Tensor:
     """``x.levels[source]`` on the grid of ``x.levels[index]``, as a filter of level ``index`` sees it."""
     spacing = x.expansion(index) / x.steps[source]
-    return read_level(x, source, x.steps[index], x.origins[index], x.levels[index].shape[2:], spacing)
+    return read_level(x, source, [x.steps[index]] * x.dims, x.origins[index], x.levels[index].shape[2:], spacing)
 
 
 def read_level(
-    x: ScaleSpace, index: int, step: float, origin: Sequence[float], size: Sequence[int], spacing: float | NDArray = 1.0
+    x: ScaleSpace,
+    index: int,
+    steps: Sequence[float],
+    origin: Sequence[float],
+    size: Sequence[int],
+    spacing: float | NDArray = 1.0,
 ) -> Tensor:
-    """``x.levels[index]`` at ``origin + step * i``, positions in samples of level 0."""
+    """``x.levels[index]`` at ``origin + step * i``, one step per axis, positions in samples of level 0."""
     out = x.levels[index]
     neighbours = 1.0 if isinstance(spacing, np.ndarray) else spacing
-    for axis, n in enumerate(size):
+    for axis, (n, step) in enumerate(zip(size, steps, strict=True)):
         offset = (origin[axis] - x.origins[index][axis]) / x.steps[index]
         out = sample(out, axis + 2, step / x.steps[index], offset, n, neighbours)
     return out
 
 
-def resample(x: ScaleSpace, size: Sequence[int] | None = None) -> ScaleSpace:
+def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpace:
     r"""Bring all levels to one grid, by linear interpolation.
 
     Args:
@@ -49,23 +54,14 @@ def resample(x: ScaleSpace, size: Sequence[int] | None = None) -> ScaleSpace:
     if x.dims == 0:
         return x
     if size is None:
-        size = x.level(0).shape[2:]
-        unit, origin = x.unit, x.origins[-x.first_level]
-        levels = tuple(read_level(x, k, 1.0, origin, size) for k in range(x.num_levels))
+        size, unit, origin = x.level(0).shape[2:], x.unit, x.origins[-x.first_level]
     else:
-        if len(size) != x.dims or min(size) < 1:
-            raise ValueError(f"size is one positive number for each of {x.dims} axes, got {tuple(size)}")
-        unit, origin = (1.0,) * x.dims, (0.0,) * x.dims
-        levels = tuple(_read_pixels(x, k, size) for k in range(x.num_levels))
+        size, unit, origin = per_axis(size, x.dims, "size"), (1.0,) * x.dims, (0.0,) * x.dims
+        if min(size) < 1:
+            raise ValueError(f"size is one positive number for each of {x.dims} axes, got {size}")
+    steps = [to / now for to, now in zip(unit, x.unit, strict=True)]
+    levels = tuple(read_level(x, k, steps, origin, size) for k in range(x.num_levels))
     return x.replace(levels, steps=(1.0,) * x.num_levels, origins=(tuple(origin),) * x.num_levels, unit=unit)
-
-
-def _read_pixels(x: ScaleSpace, index: int, size: Sequence[int]) -> Tensor:
-    out = x.levels[index]
-    for axis, n in enumerate(size):
-        step = x.steps[index]
-        out = sample(out, axis + 2, 1 / (x.unit[axis] * step), -x.origins[index][axis] / step, n)
-    return out
 
 
 def pyramid(x: ScaleSpace) -> dict[str, Tensor]:
@@ -79,8 +75,8 @@ def pyramid(x: ScaleSpace) -> dict[str, Tensor]:
     levels = {}
     for index, level in enumerate(x.levels):
         step = x.expansion(index)
-        size = [floor((n - 1) * x.steps[index] / step) + 1 for n in level.shape[2:]]
-        levels[str(index + x.first_level)] = read_level(x, index, step, x.origins[index], size)
+        size = [count(n, step / x.steps[index]) for n in level.shape[2:]]
+        levels[str(index + x.first_level)] = read_level(x, index, [step] * x.dims, x.origins[index], size)
     return levels
 
 
@@ -111,8 +107,10 @@ def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
     for axis in range(x.dims):
         ratio = zoom * x.steps[index] / x.steps[source]
         offset = (zoom * x.origins[index][axis] - x.origins[source][axis]) / x.steps[source]
-        size = floor((out.shape[axis + 2] - 1 - offset) / ratio) + 1
-        out = sample(out, axis + 2, as_integer(ratio) or ratio, offset, size)
+        beyond = as_integer(offset)
+        n = out.shape[axis + 2]
+        size = count(n - beyond, ratio) if beyond is not None else floor((n - 1 - offset) / ratio) + 1
+        out = sample(out, axis + 2, ratio, offset, size)
     return out
 
 

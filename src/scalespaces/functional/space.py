@@ -24,7 +24,8 @@ class ScaleSpace:
 
     Whatever acts pointwise (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level
     by level. What would need the grids (convolution, pooling, resampling) or mix the levels (batch norm) has a layer
-    of its own in :mod:`scalespaces.nn`, and the torch function is refused.
+    of its own in :mod:`scalespaces.nn`, and the torch function is refused. Other functions are taken at their word:
+    those that look along an axis of space (``nn.GroupNorm``, ``x.cumsum(-1)``) see each level by itself.
 
     Args:
         levels: tensors ``(B, C, *spatial_k)``, finest first.
@@ -36,8 +37,8 @@ class ScaleSpace:
 
     Example:
         >>> x = ScaleSpace((torch.ones(1, 2, 8, 8), torch.ones(1, 2, 4, 4)), base=2, steps=(1, 2))
-        >>> torch.relu(2 * x - 1).stack is not None
-        True
+        >>> torch.relu(2 * x - 3).levels[1].max()
+        tensor(0.)
         >>> x
         ScaleSpace(2 levels, base 2, torch.float32, cpu)
           level 0: (1, 2, 8, 8), step 1
@@ -145,8 +146,8 @@ class ScaleSpace:
 
     def replace(self, levels: tuple[Tensor, ...], **changes: Any) -> ScaleSpace:
         """A ScaleSpace of these levels, with this one's geometry but for ``changes``."""
-        fields = {name: changes.get(name, getattr(self, name)) for name in _GEOMETRY}
-        return ScaleSpace(levels, **fields)
+        fields = {name: getattr(self, name) for name in _GEOMETRY}
+        return ScaleSpace(levels, **{**fields, **changes})
 
     def map(self, function: Callable[[Tensor], Tensor]) -> ScaleSpace:
         """Apply a pointwise function to every level."""
@@ -184,15 +185,15 @@ class ScaleSpace:
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name = getattr(func, "__name__", str(func))
         if name in _NEEDS_GRID:
-            raise TypeError(
-                f"torch's {name} knows nothing of the grids of a ScaleSpace; use scalespaces.nn.{_NEEDS_GRID[name]}"
-            )
+            raise TypeError(f"torch's {name} knows nothing of the grids of a ScaleSpace; {_NEEDS_GRID[name]}")
         return _apply(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(Tensor, name, None)
-        if name.startswith("_") or not callable(method):
-            raise AttributeError(f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors")
+        if name.startswith("_") or name in _ONE_TENSOR or not callable(method):
+            raise AttributeError(
+                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors and x.shapes their shapes"
+            )
         return lambda *args, **kwargs: ScaleSpace.__torch_function__(method, (), (self, *args), kwargs)
 
     def __getitem__(self, index: Any) -> Any:
@@ -268,22 +269,22 @@ class ScaleSpace:
 
 _GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
 
+# Tensor methods that would make no sense of several levels.
+_ONE_TENSOR = {"backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage"}
+
 # torch functions that would go wrong in silence, and the layer to use instead.
 _NEEDS_GRID = {
-    **{f"conv{d}d": f"ScaleConv{d}d" for d in (1, 2, 3)},
-    **{f"conv_transpose{d}d": f"ScaleConv{d}d" for d in (1, 2, 3)},
-    **{f"avg_pool{d}d": "ScaleAvgPool" for d in (1, 2, 3)},
-    **{f"max_pool{d}d": "ScaleMaxPool" for d in (1, 2, 3)},
-    **{f"max_pool{d}d_with_indices": "ScaleMaxPool" for d in (1, 2, 3)},
-    **{f"adaptive_{kind}_pool{d}d": "GlobalPool" for d in (1, 2, 3) for kind in ("avg", "max")},
-    "batch_norm": "ScaleBatchNorm",
-    "interpolate": "Resample",
-    "upsample": "Resample",
-    "grid_sample": "Resample",
-    "pad": "ScaleConv2d with its padding",
-    "flip": "functional on the image, before the lift",
-    "roll": "functional on the image, before the lift",
-    "rot90": "functional on the image, before the lift",
+    **{f"conv{d}d": f"use scalespaces.nn.ScaleConv{d}d" for d in (1, 2, 3)},
+    "convolution": "use scalespaces.nn.ScaleConv2d",
+    **{f"conv_transpose{d}d": "use scalespaces.nn.Resample and ScaleConv2d" for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": "use scalespaces.nn.ScaleAvgPool" for d in (1, 2, 3)},
+    **{f"max_pool{d}d": "use scalespaces.nn.ScaleMaxPool" for d in (1, 2, 3)},
+    **{f"max_pool{d}d_with_indices": "use scalespaces.nn.ScaleMaxPool" for d in (1, 2, 3)},
+    **{f"adaptive_{kind}_pool{d}d": "use scalespaces.nn.GlobalPool" for d in (1, 2, 3) for kind in ("avg", "max")},
+    **dict.fromkeys(("interpolate", "upsample", "grid_sample"), "use scalespaces.nn.Resample"),
+    **dict.fromkeys(("flip", "roll", "rot90"), "apply it to the image, before the lift"),
+    "batch_norm": "use scalespaces.nn.ScaleBatchNorm",
+    "pad": "use scalespaces.nn.ScaleConv2d with its padding and padding_mode",
 }
 
 
@@ -332,6 +333,15 @@ def _apply(func: Callable, args: tuple, kwargs: dict) -> Any:
             )
         if other.base != first.base:
             raise ValueError(f"operands need the same base, got {first.base} and {other.base}")
+        if other.dims == first.dims and not all(
+            m == n or 1 in (m, n)
+            for a, b in zip(first.shapes, other.shapes, strict=True)
+            for m, n in zip(a[2:], b[2:], strict=True)
+        ):
+            raise ValueError(
+                f"operands need levels of the same sizes, got {first.shapes} and {other.shapes}; give both "
+                "branches the same strides, or bring them together with scalespaces.resample"
+            )
     results = [func(*_select(args, k), **_select(kwargs, k)) for k in range(first.num_levels)]
     return _join(results, spaces, func)
 
@@ -367,11 +377,23 @@ def _on_grid_of(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], func: Call
 
 
 def _check_same_grids(x: ScaleSpace, y: ScaleSpace) -> None:
-    for a, b in zip((*x.origins, x.steps), (*y.origins, y.steps), strict=True):
-        if any(abs(p - q) > 1e-6 * max(1.0, abs(p)) for p, q in zip(a, b, strict=True)):
+    """Refuse operands on different grids.
+
+    A shift of all of them that grows with the scale, :math:`c^k d` at level k, commutes with scale and is let pass: a
+    3x3 filter and a 2x2 pooling of the same stride, side by side, leave one of :math:`d = 1/4`.
+    """
+    if all(size == 1 for shape in x.shapes for size in shape[2:]):
+        return
+    shifts = [[p - q for p, q in zip(a, b, strict=True)] for a, b in zip(x.origins, y.origins, strict=True)]
+    matrix = isinstance(x.base, tuple)
+    for index, shift in enumerate(shifts):
+        first = [0.0 if matrix else d * x.expansion(index) / x.expansion(0) for d in shifts[0]]
+        pairs = [*zip(shift, first, strict=True), (x.steps[index], y.steps[index]), *zip(x.unit, y.unit, strict=True)]
+        if any(abs(p - q) > 1e-6 * max(1.0, abs(p)) for p, q in pairs):
             raise ValueError(
-                f"operands lie on different grids: steps {x.steps} and {y.steps}, origins {x.origins} and {y.origins}; "
-                "give both branches windows of the same kind, or bring them together with scalespaces.resample"
+                f"operands lie on different grids: steps {x.steps} and {y.steps}, origins {x.origins} and {y.origins}, "
+                f"units {x.unit} and {y.unit}; give both branches windows of the same kind, or bring them together "
+                "with scalespaces.resample"
             )
 
 

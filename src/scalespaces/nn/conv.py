@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from scalespaces.functional import ScaleSpace, scale_conv
 from scalespaces.functional.conv import check_scale_padding
 from scalespaces.functional.grid import per_axis
+from scalespaces.functional.space import check_space
 from scalespaces.functional.window import Window
 from scalespaces.nn import init
 from scalespaces.theory import PaddingMode, check_padding_mode
@@ -75,6 +76,11 @@ class _ScaleConv(nn.Module):
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Correlate."""
+        if check_space(input).dims != self.dims:
+            raise ValueError(
+                f"{type(self).__name__} is for levels of {self.dims} spatial axes, got shapes {input.shapes}; "
+                "use the layer of that number of axes"
+            )
         return scale_conv(
             input,
             self.weight,

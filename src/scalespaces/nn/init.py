@@ -11,7 +11,7 @@ def he_(weight: Tensor) -> Tensor:
     return nn.init.kaiming_normal_(weight, nonlinearity="relu")
 
 
-def paper_(weight: Tensor, dims: int = 2, groups: int = 1, std: float = 1e-2) -> Tensor:
+def paper_(weight: Tensor, dims: int, groups: int = 1, std: float = 1e-2) -> Tensor:
     r"""The paper's initialisation: centre tap one for paired channels, noise elsewhere.
 
     The one stands at the filter's first level, so a layer starts as the identity plus noise. Where the numbers of
@@ -26,7 +26,7 @@ def paper_(weight: Tensor, dims: int = 2, groups: int = 1, std: float = 1e-2) ->
         std: standard deviation of the noise.
 
     Example:
-        >>> paper_(torch.empty(4, 2, 3, 3))[:, :, 1, 1].round().int().tolist()
+        >>> paper_(torch.empty(4, 2, 3, 3), dims=2)[:, :, 1, 1].round().int().tolist()
         [[1, 0], [1, 0], [0, 1], [0, 1]]
     """
     if weight.ndim not in (dims + 2, dims + 3):

@@ -16,6 +16,8 @@ from scalespaces.functional import (
     resample,
     scale_pool,
 )
+from scalespaces.functional.pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
+from scalespaces.theory import check_choice
 
 
 class _WindowPool(nn.Module):
@@ -27,7 +29,8 @@ class _WindowPool(nn.Module):
         window: str = "dilated",
     ) -> None:
         super().__init__()
-        self.kernel_size, self.stride, self.padding, self.window = kernel_size, stride, padding, window
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.window = check_choice("window", window, WINDOWS)
 
     def extra_repr(self) -> str:
         """The window."""
@@ -61,7 +64,8 @@ class ScaleBlurPool(nn.Module):
         self, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 2, window: str = "dilated"
     ) -> None:
         super().__init__()
-        self.kernel_size, self.stride, self.window = kernel_size, stride, window
+        self.kernel_size, self.stride = kernel_size, stride
+        self.window = check_choice("window", window, WINDOWS)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Pool."""
@@ -77,7 +81,7 @@ class GlobalPool(nn.Module):
 
     def __init__(self, mode: str = "mean") -> None:
         super().__init__()
-        self.mode = mode
+        self.mode = check_choice("mode", mode, GLOBAL_MODES)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Pool."""
@@ -100,7 +104,7 @@ class ScalePool(nn.Module):
 
     def __init__(self, mode: str = "mean", return_scale: bool = False) -> None:
         super().__init__()
-        self.mode, self.return_scale = mode, return_scale
+        self.mode, self.return_scale = check_choice("mode", mode, SCALE_MODES), return_scale
 
     def forward(self, input: ScaleSpace) -> Tensor | tuple[Tensor, Tensor]:
         """Pool."""
@@ -114,7 +118,7 @@ class ScalePool(nn.Module):
 class Resample(nn.Module):
     """Bring all levels to the grid of level 0, or to ``size`` pixels of the image; see :func:`scalespaces.resample`."""
 
-    def __init__(self, size: Sequence[int] | None = None) -> None:
+    def __init__(self, size: int | Sequence[int] | None = None) -> None:
         super().__init__()
         self.size = size
 
@@ -124,7 +128,7 @@ class Resample(nn.Module):
 
     def extra_repr(self) -> str:
         """The size, if any."""
-        return "" if self.size is None else f"size={tuple(self.size)}"
+        return "" if self.size is None else f"size={self.size}"
 
 
 class Pyramid(nn.Module):

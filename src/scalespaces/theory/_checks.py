@@ -1,9 +1,9 @@
 """Checks of arguments: the rule, what came, what to do."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +23,26 @@ NUMPY_PADDING: dict[PaddingMode, Any] = {
 def check_real(name: str, value: Any, rule: str, valid: Callable[[float], bool]) -> float:
     """Return ``value`` as a float if it is a finite real number that satisfies the rule; else say the rule."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or not valid(float(value)):
-        raise ValueError(f"{name} must be a finite number {rule}, got {value!r}; pass one")
+        raise ValueError(f"{name} must be a finite number {rule}, got {value!r}")
     return float(value)
 
 
 def check_integer(name: str, value: Any, low: int | None = None) -> int:
     """Return ``value`` as an int if it is a whole number, of an integer type, that is at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or (low is not None and int(value) < low):
-        raise ValueError(f"{name} must be an integer{'' if low is None else f' >= {low}'}, got {value!r}; pass one")
+        raise ValueError(f"{name} must be an integer{'' if low is None else f' >= {low}'}, got {value!r}")
     return int(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of the choices."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
+    return value
 
 
 def check_padding_mode(padding_mode: PaddingMode) -> PaddingMode:
     """Return the padding mode, or list the valid ones."""
-    if padding_mode not in get_args(PaddingMode):
-        raise ValueError(f"padding_mode must be one of {get_args(PaddingMode)}, got {padding_mode!r}; pass one of them")
+    check_choice("padding_mode", padding_mode, NUMPY_PADDING)
     return padding_mode
