@@ -140,6 +140,8 @@ def test_json_holds_what_the_library_measures(tmp_path, capsys):
             assert str(table).splitlines()[2] in out
         np.testing.assert_allclose(numbers(moved), translation_error(network, image).errors, rtol=1e-9, atol=1e-14)
     assert next(measured, None) is None
+    means = [f"{table['mean_before']:9.2e}" for table in document["equivariance"]]
+    assert f"2 layers, zeros padding        | {' '.join(means[3:])}" in out
     assert "2 layers, zeros padding, image downscaled by pillow ..." in err
 
     with image_module.open(plot) as picture:
@@ -275,7 +277,7 @@ def test_a_broken_image(capsys, tmp_path):
 def test_a_crop_larger_than_the_image(capsys, tmp_path):
     file = tmp_path / "file.png"
     image_module.new("RGB", (40, 30)).save(file)
-    message = "--size is at most the smaller side of the 40 x 30 image, got 33"
+    message = "size must be from 1 to 30, the image's smaller side, got 33"
     assert message in fails(capsys, *SMALL, "--image", str(file))
 
 

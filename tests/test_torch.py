@@ -99,6 +99,7 @@ def test_export_of_other_networks(head, sampling):
         assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # torch 2.6 about its own constants
 def test_export_of_a_fractional_base_is_static_and_says_so():
     model, image = net(base=2**0.5), torch.rand(1, 3, 40, 40)
     exported = torch.export.export(model, (image,), strict=False)

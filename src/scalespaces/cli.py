@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 import numpy as np
@@ -16,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import scalespaces
-from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
-from scalespaces.data import photograph
+from scalespaces.data import photograph, read_image
 from scalespaces.functional.conv import SCALE_PADDINGS
 from scalespaces.functional.grid import pad
 from scalespaces.nn import Lift, ScaleConv2d
@@ -204,7 +202,7 @@ def _run_equivariance(args: argparse.Namespace) -> None:
         prepare(args.json)
     if args.plot is not None:
         check_writable(args.plot)
-    image = _read_image(args.image, args.size)
+    image = photograph(args.size) if args.image is None else read_image(args.image, args.size)
     _check_size(args, image)
     paddings = list(dict.fromkeys(args.padding_mode))
     networks = {(mode, n): _network(args, mode, n, image.shape[1]) for mode in paddings for n in args.layers}
@@ -227,6 +225,8 @@ def _run_equivariance(args: argparse.Namespace) -> None:
                 moves.append((layers, mode, translation_error(network, image)))
             print(f"\n{what}, image moved by pixels\n{moves[-1][-1]}", flush=True)
 
+    if len(results) > 1:
+        print(f"\n{_summary(results, downscalings)}")
     if args.json is not None:
         settings = {name: value for name, value in vars(args).items() if name not in ("run", "command", "json", "plot")}
         document = {
@@ -249,6 +249,19 @@ def _run_equivariance(args: argparse.Namespace) -> None:
         title = f"Equivariance errors, {args.method} lift, sampling {args.sampling}"
         plot_equivariance(rows, args.plot, columns=columns, boundaries=boundaries, title=title)
         print(f"wrote {args.plot}")
+
+
+def _summary(results: Sequence[_Result], downscalings: Sequence[str]) -> str:
+    """Mean errors before the boundary: a row for each network, a column for each downscaling."""
+    rows: dict[tuple[int, str], dict[str, float]] = {}
+    for result in results:
+        rows.setdefault((result.layers, result.padding_mode), {})[result.downscaling] = result.mean_before
+    head = f"{'mean error before the boundary':30} | " + " ".join(f"{name:>9}" for name in downscalings)
+    lines = [head, "-" * len(head)]
+    for (layers, mode), means in rows.items():
+        cells = " ".join(f"{means[name]:9.2e}" for name in downscalings)
+        lines.append(f"{f'{_plural(layers)}, {mode} padding':30} | {cells}")
+    return "\n".join(lines)
 
 
 def _network(args: argparse.Namespace, padding_mode: PaddingMode, layers: int, in_channels: int) -> nn.Sequential:
@@ -293,32 +306,6 @@ def _headline(args: argparse.Namespace, image: Tensor) -> str:
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
-
-
-def _read_image(file: str | None, size: int | None) -> Tensor:
-    """The image as (1, C, H, W), cropped around its centre."""
-    if file is None:
-        return photograph(size)
-    pillow = require("PIL.Image", "plot")
-    try:
-        with Path(file).open("rb") as stream, pillow.open(stream) as picture:
-            # Pillow would clip 16-bit and float pixels on their way to RGB.
-            deep = picture.mode.startswith(("I", "F"))
-            pixels = np.array(picture if deep else picture.convert("RGB"), dtype=np.float32)
-    except OSError as error:
-        if error.strerror:  # of the file; without, what Pillow says of its contents
-            raise ValueError(f"cannot read {file!r}: {error.strerror}") from error
-        raise ValueError(f"{file!r} is not an image that Pillow reads: {error}") from error
-    except Exception as error:  # broken files make Pillow raise errors of every kind
-        raise ValueError(f"{file!r} is not an image that Pillow reads: {error}") from error
-    pixels = pixels[..., None] / (np.abs(pixels).max() or 1) if deep else pixels / 255
-    height, width = pixels.shape[:2]
-    if size is not None:
-        if size > min(height, width):
-            raise ValueError(f"--size is at most the smaller side of the {width} x {height} image, got {size}")
-        top, left = (height - size) // 2, (width - size) // 2
-        pixels = pixels[top : top + size, left : left + size]
-    return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0).contiguous()
 
 
 def _check_size(args: argparse.Namespace, image: Tensor) -> None:

@@ -1,5 +1,5 @@
 """Images to work on."""
 
-from scalespaces.data.samples import photograph
+from scalespaces.data.images import photograph, read_image
 
-__all__ = ["photograph"]
+__all__ = ["photograph", "read_image"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.nn import functional as F
 
 from scalespaces.functional.space import ScaleSpace, check_space
 
@@ -54,17 +55,16 @@ def scale_batch_norm(
     for name, vector in (("running_mean", running_mean), ("weight", weight)):
         if vector is not None and len(vector) != channels:
             raise ValueError(f"{name} is for {len(vector)} channels, got levels of {channels}")
-    if training or running_mean is None or running_var is None:
-        mean, var, count = batch_moments(x, sync=sync)
-        if training and isinstance(count, int) and count <= 1:
-            raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
-        if training and running_mean is not None and running_var is not None:
-            with torch.no_grad():
-                running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-                running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)
-    else:
-        mean, var = running_mean, running_var
-    scale = torch.rsqrt(_wide(var) + eps)
+    if not training and running_mean is not None and running_var is not None:
+        return x.map(lambda level: F.batch_norm(level, running_mean, running_var, weight, bias, eps=eps))
+    mean, var, count = batch_moments(x, sync=sync)
+    if training and isinstance(count, int) and count <= 1:
+        raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
+    if training and running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)
+    scale = torch.rsqrt(var + eps)
     if weight is not None:
         scale = scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale

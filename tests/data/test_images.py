@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from scalespaces.data.samples import photograph
+from scalespaces.data import photograph, read_image
 
 
 def test_photograph_is_a_colour_image_in_the_unit_interval():
@@ -33,5 +34,16 @@ def test_every_call_returns_a_tensor_of_its_own():
 
 @pytest.mark.parametrize("size", [0, -1, 513])
 def test_a_size_that_does_not_fit_is_refused(size):
-    with pytest.raises(ValueError, match=f"from 1 to 512, the photograph's side, got {size}"):
+    with pytest.raises(ValueError, match=f"from 1 to 512, the image's smaller side, got {size}"):
         photograph(size)
+
+
+def test_files_are_read_as_they_are(tmp_path):
+    image_module = pytest.importorskip("PIL.Image")
+    values = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
+    image_module.fromarray(values).save(tmp_path / "small.png")
+    image = read_image(tmp_path / "small.png")
+    assert_close(image[0].permute(1, 2, 0) * 255, torch.from_numpy(values).float())
+    assert read_image(tmp_path / "small.png", 3).shape == (1, 3, 3, 3)
+    with pytest.raises(ValueError, match="cannot read"):
+        read_image(tmp_path / "missing.png")
