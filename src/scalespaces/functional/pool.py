@@ -106,8 +106,7 @@ def _pool(
 
 
 def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
-    # An export with dynamic sizes takes the other way: its average pooling fixes their parity, before torch 2.13.
-    if as_integer(apart) == 1 and all(isinstance(n, int) for n in f.shape[2:]):
+    if as_integer(apart) == 1:
         return _AVG_POOL[len(window.size)](f, window.size, window.stride, tuple(p for p, _ in window.padding))
     return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
 
