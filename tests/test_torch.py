@@ -126,6 +126,7 @@ def test_exported_file_round_trip(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6, about its own settings
 @pytest.mark.parametrize(
     ("sampling", "base"), [("dense", 2.0), ("pyramid", 2.0), (2, 2.0), ("pyramid", 2**0.5), ("dense", 1.5)]
 )

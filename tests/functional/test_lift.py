@@ -449,7 +449,7 @@ class TestDownscale:
 
     @pytest.mark.parametrize("n", [-1, 1.0, "1"])
     def test_counts_steps(self, n):
-        with pytest.raises(ValueError, match="n counts downscaling steps"):
+        with pytest.raises(ValueError, match="n must be an integer >= 0"):
             downscale(image(8), n)
 
 
@@ -557,7 +557,7 @@ class TestErrors:
             ({"zero_scale": math.nan}, "zero_scale"),
             ({"zero_scale": -0.25}, "zero_scale"),
             ({"zero_scale": math.inf}, "zero_scale"),
-            ({"num_levels": 0}, "num_levels is a positive integer, got 0"),
+            ({"num_levels": 0}, "num_levels must be an integer >= 1, got 0"),
             ({"num_levels": -1}, "num_levels"),
             ({"num_levels": 2.5}, "num_levels"),
             ({"sampling": 0.5}, "sampling"),

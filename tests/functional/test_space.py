@@ -396,8 +396,6 @@ class TestRefusals:
             lambda x: x[0],
             lambda x: x.sum(2),
             lambda x: x.sum(1),
-            lambda x: x.transpose(2, 3),
-            lambda x: x.permute(0, 2, 3, 1),
             lambda x: torch.stack([x, x], 1),
             lambda x: F.pixel_shuffle(x, 2),
             lambda x: x.map(lambda level: level[:, :, :-1]),
@@ -406,6 +404,24 @@ class TestRefusals:
     def test_changed_grids(self, change):
         with pytest.raises(ValueError, match="in a way the geometry cannot follow"):
             change(space())
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda x: x.transpose(2, 3),
+            lambda x: torch.permute(x, (0, 2, 3, 1)),
+            lambda x: torch.movedim(x, 1, 3),
+        ],
+    )
+    def test_moved_axes(self, change):
+        """Also where the sizes would not tell."""
+        with pytest.raises(TypeError, match="would move the axes of a ScaleSpace"):
+            change(ScaleSpace((torch.rand(1, 4, 4, 4),)))
+
+    @pytest.mark.parametrize("name", ["backward", "numpy", "tolist", "item"])
+    def test_methods_of_one_tensor(self, name):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; x\.levels holds its tensors"):
+            getattr(space(), name)
 
     def test_unknown_attributes(self):
         with pytest.raises(AttributeError, match=r"no attribute 'shape'; x\.levels"):

@@ -26,6 +26,7 @@ from scalespaces.theory import (
     blur_covariance,
     check_base,
     check_choice,
+    check_integer,
     check_padding_mode,
     check_zero_scale,
     expansion,
@@ -79,9 +80,8 @@ def plan_lift(
     base, zero_scale, family = check_base(base), check_zero_scale(zero_scale), get_kernel(kernel)
     check_padding_mode(padding_mode)
     check_choice("method", method, METHODS)
-    if not isinstance(num_levels, int) or num_levels < 1:
-        raise ValueError(f"num_levels is a positive integer, got {num_levels!r}")
-    if not isinstance(first_level, int) or not -num_levels < first_level <= 0:
+    num_levels, first_level = check_integer("num_levels", num_levels, 1), check_integer("first_level", first_level)
+    if not -num_levels < first_level <= 0:
         raise ValueError(
             f"first_level is 0, or negative with level 0 still among the {num_levels} levels, got {first_level!r}"
         )
@@ -183,7 +183,7 @@ def lift(
             :math:`k`, a number :math:`r \ge 1` something between (steps :math:`\max(1, c^k / r)`).
         padding_mode: what lies outside the image.
         first_level: number of the first level; negative puts levels in front that are finer than the image (linear
-            interpolation, outside the claims of exactness). Level 0 is always the image itself.
+            interpolation, outside the claims of exactness). Level 0 is always the image itself, not a copy of it.
         truncation: radius of the kernels in standard deviations.
 
     Example:
@@ -321,8 +321,7 @@ def downscale(
         >>> downscale(torch.rand(1, 3, 65, 48), 2).shape
         torch.Size([1, 3, 17, 12])
     """
-    if not isinstance(n, int) or n < 0:
-        raise ValueError(f"n counts downscaling steps, a whole number >= 0, got {n!r}")
+    n = check_integer("n", n, 0)
     if isinstance(base, float | int):
         return lift(image, n + 1, base, zero_scale, kernel, method, "pyramid", padding_mode, 0, truncation).levels[n]
     level = lift(image, n + 1, base, zero_scale, kernel, method, "dense", padding_mode, 0, truncation).levels[n]

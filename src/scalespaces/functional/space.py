@@ -186,6 +186,8 @@ class ScaleSpace:
         name = getattr(func, "__name__", str(func))
         if name in _NEEDS_GRID:
             raise TypeError(f"torch's {name} knows nothing of the grids of a ScaleSpace; {_NEEDS_GRID[name]}")
+        if name in _MOVES_AXES and any(space.dims for space in _spaces(args)):
+            raise TypeError(f"{name} would move the axes of a ScaleSpace, whose grids stay; work on x.levels")
         return _apply(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
@@ -269,6 +271,8 @@ class ScaleSpace:
 
 _GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
 
+_MOVES_AXES = {"permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "mH", "t"}
+
 # Tensor methods that would make no sense of several levels.
 _ONE_TENSOR = {"backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage"}
 
@@ -304,7 +308,7 @@ def check_space(x: Any) -> ScaleSpace:
 def _spaces(value: Any) -> Iterator[ScaleSpace]:
     if isinstance(value, ScaleSpace):
         yield value
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _spaces(item)
     elif isinstance(value, dict):
@@ -315,7 +319,7 @@ def _select(value: Any, index: int) -> Any:
     """The argument as level ``index`` sees it."""
     if isinstance(value, ScaleSpace):
         return value.levels[index]
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return type(value)([_select(item, index) for item in value])
     if isinstance(value, dict):
         return {key: _select(item, index) for key, item in value.items()}
@@ -350,7 +354,7 @@ def _join(results: list, spaces: list[ScaleSpace], func: Callable) -> Any:
     """One answer from the answers of the levels."""
     if all(isinstance(result, Tensor) for result in results):
         return _on_grid_of(tuple(results), spaces, func)
-    if isinstance(results[0], list | tuple) and not isinstance(results[0], torch.Size):
+    if isinstance(results[0], (list, tuple)) and not isinstance(results[0], torch.Size):
         return tuple(_join(list(parts), spaces, func) for parts in zip(*results, strict=True))
     return results[0] if all(result == results[0] for result in results) else tuple(results)
 
@@ -366,7 +370,8 @@ def _on_grid_of(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], func: Call
         for other in same_size[1:]:
             _check_same_grids(same_size[0], other)
         return same_size[0].replace(levels)
-    if all(size == 1 for level in levels for size in level.shape[2:]):  # no space left: flattened or averaged
+    batch = spaces[0].levels[0].shape[:1]
+    if all(level.shape[:1] == batch and set(level.shape[2:]) <= {1} for level in levels):  # flattened or averaged
         dims = spatial_dims(levels[0])
         return spaces[0].replace(levels, origins=((0.0,) * dims,) * len(levels), unit=(1.0,) * dims)
     raise ValueError(
@@ -414,7 +419,7 @@ def _unflatten(leaves: Any, context: tuple) -> ScaleSpace:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+    return tuple(_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 _pytree.register_pytree_node(

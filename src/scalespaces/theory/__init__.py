@@ -1,6 +1,6 @@
 """The mathematics of scale-spaces in NumPy, float64: kernels, scales and semigroups."""
 
-from ._checks import NUMPY_PADDING, PaddingMode, check_choice, check_padding_mode
+from ._checks import NUMPY_PADDING, PaddingMode, check_choice, check_integer, check_padding_mode
 from .anisotropic import anisotropic_gaussian, gaussian_blur
 from .kernels import (
     KERNELS,
@@ -44,6 +44,7 @@ __all__ = [
     "blur_variance",
     "check_base",
     "check_choice",
+    "check_integer",
     "check_padding_mode",
     "check_zero_scale",
     "compose_affine_action",
