@@ -117,6 +117,15 @@ def test_export_of_a_fractional_base_is_static_and_says_so():
         torch.export.export(model, (image,), dynamic_shapes=shapes, strict=False)
 
 
+def test_exports_leave_nothing_fake_behind():
+    """What is computed once and kept must not be computed from the fake tensors of an export."""
+    image = torch.rand(1, 3, 21, 21)
+    for sampling in ("dense", "pyramid"):
+        model = nn.Sequential(Lift(3, 1.37, sampling=sampling), ScaleConv2d(3, 2, (2, 3, 3))).eval()
+        exported = torch.export.export(model, (image,), strict=False)
+        assert_close(exported.module()(image).levels, model(image).levels)
+
+
 def test_exported_file_round_trip(tmp_path):
     model, image = net(), torch.rand(1, 3, 40, 40)
     torch.export.save(torch.export.export(model, (image,), strict=False), tmp_path / "net.pt2")

@@ -210,20 +210,24 @@ def correlate(
         if surplus and isinstance(spacing, np.ndarray):
             raise ValueError(f'a matrix base needs padding="same", got {padding} for kernel {tuple(weight.shape[2:])}')
         n = x.shape[2 + axis]
-        reach = n - 1 + (floor(surplus * float(spacing)) if surplus else 0)
-        count = reach // stride[axis] + 1
-        amounts.append((-low[axis], (count - 1) * stride[axis] + low[axis] + box[axis] - n))
+        last = (n - 1 + (floor(surplus * float(spacing)) if surplus else 0)) // stride[axis]
+        amounts.append((-low[axis], last * stride[axis] + low[axis] + box[axis] - n))
     return conv(pad(x, amounts, padding_mode), spread, bias, stride, 0, 1, groups)
 
 
 @constant
-@lru_cache(maxsize=256)
 def _shares(offsets: tuple, matrix: tuple | float) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    share, low, box = _share_out(offsets, matrix)
+    return torch.as_tensor(share), low, box
+
+
+@lru_cache(maxsize=256)  # of arrays: a tensor made while torch exports would be a fake one
+def _share_out(offsets: tuple, matrix: tuple | float) -> tuple[NDArray, tuple[int, ...], tuple[int, ...]]:
     """How each tap at ``matrix @ offset`` is shared out among the samples of the smallest box around all of them."""
     taps = np.stack(np.meshgrid(*offsets, indexing="ij"), -1).reshape(-1, len(offsets))
-    position = taps @ (np.asarray(matrix) * np.eye(len(offsets)) if isinstance(matrix, float) else np.asarray(matrix)).T
+    position = taps * matrix if isinstance(matrix, float) else taps @ np.array(matrix).T
     position = np.where(np.abs(position - np.rint(position)) < 1e-9, np.rint(position), position)
     low, high = np.floor(position.min(0)).astype(int), np.ceil(position.max(0)).astype(int)
     cells = np.stack(np.meshgrid(*map(np.arange, low, high + 1), indexing="ij"), -1).reshape(-1, len(offsets))
     share = np.prod(np.clip(1 - np.abs(position[:, None] - cells[None]), 0, None), -1)
-    return torch.as_tensor(share), tuple(low.tolist()), tuple((high - low + 1).tolist())
+    return share, tuple(low.tolist()), tuple((high - low + 1).tolist())

@@ -223,7 +223,7 @@ def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> 
 
 
 def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    levels = [_upsample(image, step) for step in plan.steps[: -plan.first_level or None] if plan.first_level]
+    levels = [_upsample(image, step) for step in plan.steps[: -plan.first_level]]
     levels.append(image)
     for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
         out = levels[stage.source]
@@ -282,7 +282,7 @@ def _blur_between(x: Tensor, axis: int, plan: LiftPlan, index: int) -> Tensor:
 
 @constant
 def _resampling_matrix(plan: LiftPlan, index: int, n: int) -> tuple[Tensor]:
-    return (torch.as_tensor(_rows_of_kernels(plan, index, n)),)
+    return (torch.as_tensor(_rows_of_kernels(plan, index, n)),)  # a bare tensor, torch.compile takes but once
 
 
 @lru_cache(maxsize=16)

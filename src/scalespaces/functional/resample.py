@@ -107,9 +107,8 @@ def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
     for axis in range(x.dims):
         ratio = zoom * x.steps[index] / x.steps[source]
         offset = (zoom * x.origins[index][axis] - x.origins[source][axis]) / x.steps[source]
-        beyond = as_integer(offset)
-        n = out.shape[axis + 2]
-        size = count(n - beyond, ratio) if beyond is not None else floor((n - 1 - offset) / ratio) + 1
+        first, samples = as_integer(offset), out.shape[axis + 2]
+        size = count(samples - first, ratio) if first is not None else floor((samples - 1 - offset) / ratio) + 1
         out = sample(out, axis + 2, ratio, offset, size)
     return out
 
