@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
 from scalespaces.nn import (
+    FeaturePyramid,
     GlobalPool,
     Lift,
-    Pyramid,
     ScaleAvgPool,
     ScaleBatchNorm,
     ScaleBlurPool,
@@ -81,7 +81,7 @@ def test_export_with_dynamic_batch_height_and_width(sampling, size):
 
 
 HEADS = {
-    "feature pyramid": lambda sampling: [Lift(4, sampling=sampling), Pyramid()],
+    "feature pyramid": lambda sampling: [Lift(4, sampling=sampling), FeaturePyramid()],
     "upsampled levels": lambda sampling: [Lift(4, sampling=sampling, first_level=-1), ScalePool()],
     "strides": lambda sampling: [
         Lift(4, sampling=sampling),

@@ -1,7 +1,7 @@
 """Scale-equivariant networks for PyTorch, after Worrall & Welling's Deep Scale-spaces."""
 
 from scalespaces import functional, nn, testing, theory
-from scalespaces.functional import ScaleSpace, downscale, lift, pyramid, resample, scale_shift
+from scalespaces.functional import ScaleSpace, downscale, feature_pyramid, lift, resample, scale_shift
 from scalespaces.testing import assert_equivariant, equivariance_error
 
 __version__ = "0.1.0"
@@ -11,10 +11,10 @@ __all__ = [
     "assert_equivariant",
     "downscale",
     "equivariance_error",
+    "feature_pyramid",
     "functional",
     "lift",
     "nn",
-    "pyramid",
     "resample",
     "scale_shift",
     "testing",

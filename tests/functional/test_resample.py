@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from scalespaces import ScaleSpace, lift, pyramid, resample, scale_shift
+from scalespaces import ScaleSpace, feature_pyramid, lift, resample, scale_shift
 from scalespaces.functional import avg_pool, blur_pool, scale_conv
 from scalespaces.functional.resample import on_grid_of
 
@@ -184,7 +184,7 @@ class TestPyramid:
     @given(st.sampled_from([5, 8, 17]), st.sampled_from(["dense", 2, 4]), st.integers(-1, 0))
     def test_integer_base_keeps_every_so_many_samples(self, n, sampling, first_level):
         x = lift(torch.rand(1, 1, n, n, dtype=torch.float64), 4, sampling=sampling, first_level=first_level)
-        levels = pyramid(x)
+        levels = feature_pyramid(x)
         assert list(levels) == [str(number) for number in range(first_level, first_level + 4)]
         for index, level in enumerate(levels.values()):
             stride = round(2.0 ** (index + first_level) / x.steps[index])
@@ -193,20 +193,20 @@ class TestPyramid:
     @pytest.mark.parametrize("base", [2.0, 1.5, ROOT2])
     def test_a_pyramid_is_one_already(self, base):
         x = lift(torch.rand(1, 2, 13, 9), 4, base, sampling="pyramid")
-        for a, b in zip(pyramid(x).values(), x.levels, strict=True):
+        for a, b in zip(feature_pyramid(x).values(), x.levels, strict=True):
             assert torch.equal(a, b)
 
     @pytest.mark.parametrize("base", [2.0, 1.5])
     def test_registered_after_pooling(self, base):
         x = avg_pool(ramps((48,), num_levels=3, base=base), 2)
-        for index, level in enumerate(pyramid(x).values()):
+        for index, level in enumerate(feature_pyramid(x).values()):
             expected = x.unit[0] * (x.origins[index][0] + base**index * np.arange(level.shape[2]))
             assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
             assert expected[-1] + x.unit[0] * base**index > positions(x, index, 0)[-1]
 
     def test_needs_a_scalar_base(self):
         with pytest.raises(ValueError, match="scalar base"):
-            pyramid(lift(torch.rand(1, 1, 8, 8), 2, QUINCUNX))
+            feature_pyramid(lift(torch.rand(1, 1, 8, 8), 2, QUINCUNX))
 
 
 def read_naively(x: ScaleSpace, n: int) -> list[np.ndarray]:

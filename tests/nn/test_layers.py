@@ -15,9 +15,9 @@ from torch.utils import _pytree
 import scalespaces
 from scalespaces import ScaleSpace, functional, lift
 from scalespaces.nn import (
+    FeaturePyramid,
     GlobalPool,
     Lift,
-    Pyramid,
     Resample,
     ScaleAvgPool,
     ScaleBatchNorm,
@@ -80,7 +80,7 @@ LAYERS: dict[str, tuple[nn.Module, Callable[[ScaleSpace], Any], str]] = {
     ),
     "resample": (Resample(), functional.resample, "Resample()"),
     "resample, size": (Resample((10, 9)), lambda x: functional.resample(x, (10, 9)), ""),
-    "pyramid": (Pyramid(), functional.pyramid, "Pyramid()"),
+    "pyramid": (FeaturePyramid(), functional.feature_pyramid, "FeaturePyramid()"),
     "dropout, eval": (ScaleDropout(0.3).eval(), lambda x: x, "ScaleDropout(p=0.3)"),
     "norm, eval": (
         ScaleBatchNorm(3).eval(),

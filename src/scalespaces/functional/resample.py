@@ -64,7 +64,7 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
     return x.replace(levels, steps=(1.0,) * x.num_levels, origins=(tuple(origin),) * x.num_levels, unit=unit)
 
 
-def pyramid(x: ScaleSpace) -> dict[str, Tensor]:
+def feature_pyramid(x: ScaleSpace) -> dict[str, Tensor]:
     r"""The levels as a feature pyramid: level :math:`k` with step :math:`c^k`, keyed by its number.
 
     This is what detection and segmentation heads on feature pyramids take, whatever the sampling.

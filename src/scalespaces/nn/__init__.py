@@ -5,8 +5,8 @@ from scalespaces.nn.conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
 from scalespaces.nn.lift import Lift
 from scalespaces.nn.norm import ScaleBatchNorm, ScaleDropout
 from scalespaces.nn.pool import (
+    FeaturePyramid,
     GlobalPool,
-    Pyramid,
     Resample,
     ScaleAvgPool,
     ScaleBlurPool,
@@ -15,9 +15,9 @@ from scalespaces.nn.pool import (
 )
 
 __all__ = [
+    "FeaturePyramid",
     "GlobalPool",
     "Lift",
-    "Pyramid",
     "Resample",
     "ScaleAvgPool",
     "ScaleBatchNorm",

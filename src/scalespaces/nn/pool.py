@@ -10,9 +10,9 @@ from scalespaces.functional import (
     ScaleSpace,
     avg_pool,
     blur_pool,
+    feature_pyramid,
     global_pool,
     max_pool,
-    pyramid,
     resample,
     scale_pool,
 )
@@ -131,9 +131,9 @@ class Resample(nn.Module):
         return "" if self.size is None else f"size={self.size}"
 
 
-class Pyramid(nn.Module):
-    """The levels as a dictionary of feature maps, for heads on feature pyramids; see :func:`scalespaces.pyramid`."""
+class FeaturePyramid(nn.Module):
+    """The levels as a dictionary, for heads on feature pyramids; see :func:`scalespaces.feature_pyramid`."""
 
     def forward(self, input: ScaleSpace) -> dict[str, Tensor]:
         """Take apart."""
-        return pyramid(input)
+        return feature_pyramid(input)
