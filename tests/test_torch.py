@@ -36,6 +36,8 @@ DYNAMIC_POOLING = pytest.mark.skipif(
     reason="before 2.13, torch exports pooling for even or for odd sizes only",
 )
 
+CONSTANTS = pytest.mark.filterwarnings("ignore:.*get_attr:UserWarning")  # torch 2.6, about what it made itself
+
 
 class Net(nn.Module):
     """Every kind of layer, and pointwise torch code between them."""
@@ -107,7 +109,7 @@ def test_export_of_other_networks(head, sampling):
         assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*get_attr:UserWarning")  # torch 2.6, about its own constants
+@CONSTANTS
 def test_export_of_a_fractional_base_is_static_and_says_so():
     model, image = net(base=2**0.5), torch.rand(1, 3, 40, 40)
     exported = torch.export.export(model, (image,), strict=False)
@@ -117,6 +119,7 @@ def test_export_of_a_fractional_base_is_static_and_says_so():
         torch.export.export(model, (image,), dynamic_shapes=shapes, strict=False)
 
 
+@CONSTANTS
 def test_exports_leave_nothing_fake_behind():
     """What is computed once and kept must not be computed from the fake tensors of an export."""
     image = torch.rand(1, 3, 21, 21)
