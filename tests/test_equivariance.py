@@ -266,6 +266,18 @@ def test_outputs_that_are_not_finite_are_not_equivariant(level):
         assert_equivariant(model, torch.rand(1, 3, 64, 64), shifts=[1])
 
 
+def test_a_sample_without_counterpart_is_not_equivariant():
+    def model(image):  # one sample short wherever the image is large
+        x = scalespaces.lift(image, 3, method="cascade", sampling="pyramid")
+        levels = x.levels if image.shape[-1] < 64 else tuple(level[..., :-1] for level in x.levels)
+        return x.replace(levels)
+
+    image = torch.rand(1, 1, 64, 64)
+    assert np.nanmax(equivariance_error(model, image, shifts=[1]).errors) == 0
+    with pytest.raises(AssertionError, match="differs by inf"):
+        assert_equivariant(model, image, shifts=[1])
+
+
 def test_the_base_is_read_off_the_output():
     def model(image):
         return scalespaces.lift(image, 4, 1.5, method="cascade", sampling="pyramid")

@@ -18,11 +18,11 @@ def require(module: str, extra: str) -> ModuleType:
     Example:
         >>> require("math", "plot").floor(1.5)
         1
-        >>> require("no_such_module", "plot")
+        >>> require("absent", "plot")
         Traceback (most recent call last):
         ...
-        ImportError: no_such_module is needed for this and is not installed; install it with: pip install 'scalespaces[plot]'
-    """  # noqa: E501
+        ImportError: absent is needed for this and is not installed; install it with: pip install 'scalespaces[plot]'
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -195,13 +195,15 @@ def _difference(expected: Tensor, got: Tensor) -> tuple[float, float]:
         raise ValueError(f"outputs to compare have shapes {tuple(expected.shape)} and {tuple(got.shape)}")
     if any(abs(a - b) > 1 for a, b in zip(expected.shape[2:], got.shape[2:], strict=True)):
         raise ValueError(f"grids to compare have shapes {tuple(expected.shape[2:])} and {tuple(got.shape[2:])}")
+    same = expected.shape == got.shape
     common = tuple(slice(min(a, b)) for a, b in zip(expected.shape, got.shape, strict=True))
     expected, difference = expected[common], expected[common] - got[common]
     tiny = torch.finfo(expected.dtype).tiny
     relative = difference.norm() / expected.norm().clamp_min(tiny)
-    largest = difference.abs().amax() / expected.abs().amax().clamp_min(tiny)
-    # Outputs that are not finite agree with nothing; NaN would say that there is no such level.
-    return float(relative.nan_to_num(math.inf)), float(largest.nan_to_num(math.inf))
+    largest = difference.abs().amax() / expected.abs().amax().clamp_min(tiny) if same else torch.tensor(math.inf)
+    # Neither outputs that are not finite nor samples without a counterpart agree with anything; NaN would say that
+    # there is no such level.
+    return float(relative.nan_to_num(math.inf, math.inf)), float(largest.nan_to_num(math.inf, math.inf))
 
 
 class _evaluating:
@@ -242,7 +244,8 @@ def _resize(image: Tensor, factor: float) -> Tensor:
     if image.ndim != 4:
         raise ValueError(f"Pillow resizes images (B, C, H, W), got shape {tuple(image.shape)}")
     size = [math.floor((n - 1) / factor + 1e-9) + 1 for n in image.shape[2:]]
-    # Pillow's pixels are squares, ours are points at their corners: the box it reads starts outside the image.
+    # Pillow's pixels are squares, ours are points in their middle: a square around the first point, as large as a
+    # pixel of the result, starts outside the image.
     edge = math.ceil(factor) + 1
     array = pad(image.float().cpu(), [(edge, edge)] * 2, "reflect").numpy()
     start = edge + 0.5 - factor / 2

@@ -271,7 +271,7 @@ class ScaleSpace:
 
 _GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
 
-_MOVES_AXES = {"permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "mH", "t"}
+_MOVES_AXES = {"permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t"}
 
 # Tensor methods that would make no sense of several levels.
 _ONE_TENSOR = {"backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage"}
