@@ -38,7 +38,8 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Say the defaults, but not that something is absent by default."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False) else super()._get_help_string(action)
+        absent = action.default is None or action.default is False
+        return action.help if absent else super()._get_help_string(action)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
