@@ -2,6 +2,8 @@
 
 from ._checks import NUMPY_PADDING, PaddingMode, check_choice, check_integer, check_padding_mode
 from .anisotropic import anisotropic_gaussian, gaussian_blur
+from .causal import causal_delay, causal_kernel, check_causal_base, check_causal_padding
+from .graphs import adjacency, chebyshev_heat, cotangent_laplacian, graph_laplacian, lumped_mass, spectral_bound
 from .kernels import (
     KERNELS,
     Alpha,
@@ -38,20 +40,30 @@ __all__ = [
     "ScaleTranslation",
     "act",
     "act_lifted",
+    "adjacency",
     "anisotropic_gaussian",
     "binomial",
     "blur_covariance",
     "blur_variance",
+    "causal_delay",
+    "causal_kernel",
+    "chebyshev_heat",
     "check_base",
+    "check_causal_base",
+    "check_causal_padding",
     "check_choice",
     "check_integer",
     "check_padding_mode",
     "check_zero_scale",
     "compose_affine_action",
+    "cotangent_laplacian",
     "discrete_gaussian",
     "expansion",
     "gaussian_blur",
     "get_kernel",
+    "graph_laplacian",
     "level_variances",
+    "lumped_mass",
     "sampled_gaussian",
+    "spectral_bound",
 ]
