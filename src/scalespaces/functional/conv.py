@@ -10,7 +10,7 @@ from scalespaces.functional.grid import correlate, per_axis
 from scalespaces.functional.resample import on_grid_of
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.functional.window import Window
-from scalespaces.theory import PaddingMode, check_choice, check_padding_mode
+from scalespaces.theory import PaddingMode, check_causal_padding, check_choice, check_padding_mode
 
 SCALE_PADDINGS = ("zero", "replicate", "valid")
 
@@ -31,17 +31,20 @@ def scale_conv(
 
     .. math:: [\psi \star f]^o_k(z) = \sum_i \sum_{\ell \ge 0} \sum_y \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(c^k y + z)
 
-    :math:`f_{k+\ell}` is brought to the grid of level :math:`k`, then correlated with taps :math:`c^k` apart.
+    :math:`f_{k+\ell}` is brought to the grid of level :math:`k`, then correlated with taps :math:`c^k` apart. In a
+    causal space :math:`y \le 0`: the last tap meets the present, and strides count back from the newest sample.
 
     Args:
         x: levels of ``(B, C_in, *spatial_k)``.
         weight: ``(C_out, C_in / groups, k, *kernel)``, or without the ``k`` for filters of one level.
         bias: ``(C_out,)``.
         stride: thins the grid of every level.
-        padding: in taps on each side, ``"same"`` or ``"valid"``; it grows with the spacing of the taps.
+        padding: in taps on each side, ``"same"`` or ``"valid"``; it grows with the spacing of the taps. In a causal
+            space a number counts taps before the record; ``"valid"`` drops the first outputs.
         dilation: multiplies the spacing of the taps.
         groups: as in PyTorch's convolutions.
-        padding_mode: what lies outside the image: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        padding_mode: what lies outside the image: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``;
+            before a causal record only zeros or replicate.
         scale_padding: what lies past the last level: ``"zero"`` (the paper), ``"replicate"`` (the last level again),
             or ``"valid"``: nothing, so ``k - 1`` fewer levels come out, each of them exact.
 
@@ -62,9 +65,9 @@ def scale_conv(
     channels = x.levels[0].shape[1]
     if channels != weight.shape[1] * groups:
         raise ValueError(f"the filter takes {weight.shape[1] * groups} channels, got {channels}")
-    check_padding_mode(padding_mode)
+    check_causal_padding(padding_mode) if x.causal else check_padding_mode(padding_mode)
     depth, num_levels = weight.shape[2], check_scale_padding(scale_padding, x.num_levels, weight.shape[2])
-    window = Window.of(weight.shape[3:], stride, padding, per_axis(dilation, dims, "dilation"))
+    window = Window.of(weight.shape[3:], stride, padding, per_axis(dilation, dims, "dilation"), x.causal)
     filters = weight.unbind(2)
     levels = []
     for k in range(num_levels):
@@ -74,14 +77,15 @@ def scale_conv(
         for el in range(met):
             f = on_grid_of(x, k, min(k + el, x.num_levels - 1))
             window.check(f, spacing, k + x.first_level)
+            f, view = window.lead(f, spacing, padding_mode)
             term = correlate(
                 f,
                 filters[el],
                 bias if el == 0 else None,
                 spacing=spacing,
-                stride=window.stride,
-                padding=window.padding,
-                dilation=window.dilation,
+                stride=view.stride,
+                padding=view.padding,
+                dilation=view.dilation,
                 groups=groups,
                 padding_mode=padding_mode,
             )

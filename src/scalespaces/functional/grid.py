@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -137,6 +138,24 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
         return read(index) if weight is None else torch.lerp(read(index), read(index + 1), weight)
 
     return torch.lerp(between(low), between(low + step), fraction) if fraction else between(low)
+
+
+def hold(x: Tensor, axis: int, ratio: float, size: int) -> Tensor:
+    """The latest samples at or before ``ratio * i`` for ``-size < i <= 0``, the last sample sitting at 0.
+
+    Before the first sample nothing is known yet, and zeros are read.
+    """
+    n = x.shape[axis]
+    whole, parts = _as_fraction(ratio)
+    if whole == parts and size == n:
+        return x
+    index = torch.arange(1 - size, 1, device=x.device) * whole // parts + n  # 0 is the zero in front
+    return take(pad(x, [(int(a == axis), 0) for a in range(2, x.ndim)]), axis, index.clip(min=0))
+
+
+@constant
+def _as_fraction(value: float) -> tuple[int, int]:
+    return Fraction(value).limit_denominator(1 << 20).as_integer_ratio()
 
 
 def _within(index: Tensor, size: int, step: int) -> Tensor:

@@ -37,7 +37,8 @@ def avg_pool(
         x: levels on grids.
         kernel_size: taps of the window.
         stride: as large as the window when left out.
-        padding: zeros on each side, in taps.
+        padding: zeros on each side, in taps; in a causal space, whose windows end at the present, only before the
+            record.
         window: ``"dilated"`` takes taps :math:`c^k` apart at level :math:`k`, as a filter does: that is what
             commutes with scale. ``"plain"`` takes neighbouring samples, as the paper does; on densely sampled levels
             this is not equivariant. On a pyramid the two are the same.
@@ -56,16 +57,20 @@ def blur_pool(
 ) -> ScaleSpace:
     """Binomial blur, then keep every ``stride``-th sample; odd sizes only, borders repeated.
 
-    It aliases less than plain averaging, so outputs change less when the image moves by a pixel.
+    It aliases less than plain averaging, so outputs change less when the image moves by a pixel. In a causal space
+    the blur looks back, so it delays, and any size will do.
     """
     size = per_axis(kernel_size, check_space(x).dims, "kernel_size")
-    if not all(n % 2 for n in size):
+    if not x.causal and not all(n % 2 for n in size):
         raise ValueError(f"a blur needs odd sizes, which leave samples where they are, got {size}")
     taps = x.levels[0].new_ones(())
     for n in size:
         taps = taps.unsqueeze(-1) * taps.new_tensor([math.comb(n - 1, i) / 2 ** (n - 1) for i in range(n)])
-    padding = tuple(n // 2 for n in size)
-    return _pool(x, size, stride, padding, window, lambda f, w, apart: _weigh(f, taps, w, apart, "replicate"))
+
+    def blur(f: Tensor, view: Window, apart: Any) -> Tensor:
+        return _weigh(f, taps, view, apart, "replicate")
+
+    return _pool(x, size, stride, "same", window, blur, "replicate")
 
 
 def max_pool(
@@ -79,29 +84,31 @@ def max_pool(
     """Maximum over a window; arguments as in :func:`avg_pool`, the padding never wins."""
     dims = check_space(x).dims
     size = per_axis(kernel_size, dims, "kernel_size")
-    if any(2 * p > n for p, n in zip(per_axis(padding, dims, "padding"), size, strict=True)):
+    if not x.causal and any(2 * p > n for p, n in zip(per_axis(padding, dims, "padding"), size, strict=True)):
         raise ValueError(f"padding is at most half the window, got {padding} for a window of {size}")
-    return _pool(x, size, stride, padding, window, _largest)
+    return _pool(x, size, stride, padding, window, _largest, value=-math.inf)
 
 
 def _pool(
     x: ScaleSpace,
     size: tuple[int, ...],
     stride: int | Sequence[int] | None,
-    padding: int | Sequence[int],
+    padding: int | Sequence[int] | str,
     window: str,
     reduce: Callable[[Tensor, Window, Any], Tensor],
+    mode: PaddingMode = "zeros",
+    value: float = 0.0,
 ) -> ScaleSpace:
     check_choice("window", window, WINDOWS)
     if x.dims == 0:
         raise ValueError(f"windows need spatial axes, got levels of shapes {x.shapes}")
-    view = Window.of(size, size if stride is None else stride, padding, (1,) * x.dims)
+    view = Window.of(size, size if stride is None else stride, padding, (1,) * x.dims, x.causal)
     levels = []
     for index, level in enumerate(x.levels):
         apart = x.spacing(index) if window == "dilated" else 1.0
         view.check(level, apart, index + x.first_level)
         with full_precision(level):
-            levels.append(reduce(level, view, apart))
+            levels.append(reduce(*view.lead(level, apart, mode, value), apart))
     return view.move(x, tuple(levels), dilated=window == "dilated")
 
 

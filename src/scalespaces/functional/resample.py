@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional.grid import as_integer, count, floor, per_axis, sample, sample_lattice
+from scalespaces.functional.grid import as_integer, count, floor, hold, per_axis, sample, sample_lattice
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.theory import expansion
 
@@ -30,6 +30,8 @@ def read_level(
 ) -> Tensor:
     """``x.levels[index]`` at ``origin + step * i``, one step per axis, positions in samples of level 0."""
     out = x.levels[index]
+    if x.causal and x.dims:
+        return hold(out, 2, steps[0] / x.steps[index], size[0])
     neighbours = 1.0 if isinstance(spacing, np.ndarray) else spacing
     for axis, (n, step) in enumerate(zip(size, steps, strict=True)):
         offset = (origin[axis] - x.origins[index][axis]) / x.steps[index]
@@ -40,10 +42,13 @@ def read_level(
 def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpace:
     r"""Bring all levels to one grid, by linear interpolation.
 
+    A causal level holds its last sample until the next one instead, and is zero before its first one.
+
     Args:
         x: levels on grids.
         size: the result lies on the pixels of the lifted image: ``size`` of them, counted from the first one, so that
-            the image's own size brings strided features back to the image, aligned. Left out, the grid of level 0.
+            the image's own size brings strided features back to the image, aligned (in a causal space, counted back
+            from the newest). Left out, the grid of level 0.
 
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4, sampling="pyramid")
@@ -104,6 +109,9 @@ def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
 
 def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
     out, source = x.levels[index + n], index + n
+    if x.causal and x.dims:
+        ratio = zoom * x.steps[index] / x.steps[source]
+        return hold(out, 2, ratio, count(out.shape[2], ratio))
     for axis in range(x.dims):
         ratio = zoom * x.steps[index] / x.steps[source]
         offset = (zoom * x.origins[index][axis] - x.origins[source][axis]) / x.steps[source]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from scalespaces.theory import Base, check_base, expansion
+from scalespaces.theory import Base, check_base, check_causal_base, expansion
 
 
 @dataclass(eq=False, repr=False)
@@ -21,6 +21,11 @@ class ScaleSpace:
     positions are measured in samples of level 0, from the point that scaling leaves fixed (the first pixel of the
     lifted image). How the levels are sampled is all that tells the modes apart: in dense sampling every step is 1, in
     a pyramid the step of level :math:`k` is :math:`c^k`.
+
+    In a ``causal`` space the one spatial axis is time, and the fixed point is now: samples are counted back from the
+    newest, which sits at 0 at every level, so sample :math:`i` of :math:`n` sits at ``-step * (n - 1 - i)``. Layers
+    look only back: windows end at the sample they answer for, strides keep the newest sample, and a coarse sample is
+    held from its time on until the next one.
 
     Whatever acts pointwise (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level
     by level. What would need the grids (convolution, pooling, resampling) or mix the levels (batch norm) has a layer
@@ -34,6 +39,7 @@ class ScaleSpace:
         origins: position of each level's sample 0, one number per axis; 0 when left out.
         unit: pixels of the lifted image per sample of level 0, one number per axis; strides multiply it.
         first_level: the number of ``levels[0]``; negative for levels finer than the image.
+        causal: the axis is time; see :func:`~scalespaces.functional.causal_lift`.
 
     Example:
         >>> x = ScaleSpace((torch.ones(1, 2, 8, 8), torch.ones(1, 2, 4, 4)), base=2, steps=(1, 2))
@@ -51,6 +57,7 @@ class ScaleSpace:
     origins: tuple[tuple[float, ...], ...] = ()
     unit: tuple[float, ...] = ()
     first_level: int = 0
+    causal: bool = False
 
     __array_ufunc__: ClassVar[None] = None  # NumPy scalars leave operators to us
     __hash__ = object.__hash__
@@ -88,6 +95,21 @@ class ScaleSpace:
         if any(len(axes) != dims for axes in (*self.origins, self.unit)):
             raise ValueError(
                 f"origins and unit need one number for each of {dims} axes, got {self.origins}, {self.unit}"
+            )
+        if self.causal:
+            self._check_causal()
+
+    def _check_causal(self) -> None:
+        check_causal_base(self.base)
+        if self.dims > 1:
+            raise ValueError(f"the levels of a causal space are signals (B, C, time), got shapes {self.shapes}")
+        if any(map(any, self.origins)):
+            raise ValueError(f"every newest sample of a causal space sits at 0, got origins {self.origins}")
+        spacings = [self.spacing(index) for index in range(self.num_levels)]
+        if not all(spacing.is_integer() for spacing in spacings):
+            raise ValueError(
+                f"taps of a causal space lie on samples, got {spacings} samples between them; use steps that divide "
+                "the dilations of their levels"
             )
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -134,7 +156,8 @@ class ScaleSpace:
 
     def __repr__(self) -> str:
         base = f"{self.base:g}" if isinstance(self.base, float) else str(self.base)
-        lines = [f"ScaleSpace({self.num_levels} levels, base {base}, {self.dtype}, {self.device})"]
+        causal = "causal, " if self.causal else ""
+        lines = [f"ScaleSpace({self.num_levels} levels, base {base}, {causal}{self.dtype}, {self.device})"]
         for index, level in enumerate(self.levels):
             line = f"  level {index + self.first_level}: {tuple(level.shape)}, step {self.steps[index]:g}"
             if any(self.origins[index]):
@@ -173,11 +196,11 @@ class ScaleSpace:
         return torch.stack(self.levels, 2)
 
     @classmethod
-    def unstack(cls, tensor: Tensor, base: Base = 2.0, first_level: int = 0) -> ScaleSpace:
+    def unstack(cls, tensor: Tensor, base: Base = 2.0, first_level: int = 0, causal: bool = False) -> ScaleSpace:
         """A densely sampled ScaleSpace from a tensor ``(B, C, S, *spatial)``."""
         if tensor.ndim < 3:
             raise ValueError(f"expected a tensor (B, C, S, *spatial), got shape {tuple(tensor.shape)}")
-        return cls(tensor.unbind(2), base=base, first_level=first_level)
+        return cls(tensor.unbind(2), base=base, first_level=first_level, causal=causal)
 
     # --- acting level by level ---------------------------------------------------------------------------------------
 
@@ -269,7 +292,7 @@ class ScaleSpace:
     __rmul__ = __mul__
 
 
-_GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
+_GEOMETRY = ("base", "steps", "origins", "unit", "first_level", "causal")
 
 _MOVES_AXES = {"permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t"}
 
@@ -337,6 +360,8 @@ def _apply(func: Callable, args: tuple, kwargs: dict) -> Any:
             )
         if other.base != first.base:
             raise ValueError(f"operands need the same base, got {first.base} and {other.base}")
+        if other.causal != first.causal:
+            raise ValueError("operands are causal spaces or not, got one of each; lift both with the same kind of lift")
         if other.dims == first.dims and not all(
             m == n or 1 in (m, n)
             for a, b in zip(first.shapes, other.shapes, strict=True)
@@ -414,7 +439,7 @@ def _flatten_with_keys(x: ScaleSpace) -> tuple[list, tuple]:
 def _unflatten(leaves: Any, context: tuple) -> ScaleSpace:
     x = object.__new__(ScaleSpace)  # leaves may be anything while a tree is rebuilt: no checks
     x.levels = tuple(leaves)
-    x.base, x.steps, x.origins, x.unit, x.first_level = context
+    x.base, x.steps, x.origins, x.unit, x.first_level, x.causal = context
     return x
 
 
