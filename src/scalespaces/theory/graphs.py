@@ -188,12 +188,13 @@ def chebyshev_heat(tau: float, bound: float, tolerance: float = 1e-16) -> Array:
     if z > 2**30:
         raise ValueError(f"tau * bound must be at most 2**31, got {2 * z:g}; take several steps of a smaller tau")
     check_real("tolerance", tolerance, "in (0, 1)", lambda e: 0 < e < 1)
-    # They are the law of |X|, X of variance z (a difference of Poisson variables): Bernstein bounds its tail.
-    a = math.log(2 / tolerance)
+    # They are the law of |X|, X of variance z (a difference of Poisson variables): Bernstein bounds its tail. Beyond
+    # the last j, a hundredth of the tolerance is left.
+    a = math.log(200 / tolerance)
     j = np.arange(math.ceil(a / 3 + math.sqrt(a * a / 9 + 2 * a * z)) + 1)
     law = (2.0 - (j == 0)) * special.ive(j, z)
     tail = np.append(np.cumsum(law[:0:-1])[::-1], 0.0)  # what is left after j
-    return ((-1.0) ** j * law)[: int((tail <= tolerance).argmax()) + 1]
+    return ((-1.0) ** j * law)[: int((tail <= 0.99 * tolerance).argmax()) + 1]
 
 
 def _indices(name: str, values: ArrayLike, width: int) -> NDArray[np.int64]:
