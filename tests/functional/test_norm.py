@@ -356,3 +356,46 @@ def test_without_processes_sync_changes_nothing():
 
 if __name__ == "__main__":
     worker(int(sys.argv[1]), Path(sys.argv[2]))
+
+
+class TestFields:
+    """Consecutive channels that share their statistics: as if they were more samples of one channel."""
+
+    @given(st.sampled_from([2, 4, 8]), st.sampled_from(["dense", "pyramid"]), st.integers(1, 3))
+    def test_moments_are_those_of_the_elements_side_by_side(self, elements, sampling, fields):
+        sizes = (8, 4, 2) if sampling == "pyramid" else (5, 5, 5)
+        x = ScaleSpace(tuple(torch.randn(3, fields * elements, n, n, dtype=torch.float64) * n + 1 for n in sizes))
+        wide = ScaleSpace(tuple(f.reshape(3, fields, elements * f.shape[2], f.shape[3]) for f in x.levels))
+        for got, expected in zip(batch_moments(x, elements=elements), batch_moments(wide), strict=True):
+            assert_close(got, expected)
+
+    @pytest.mark.parametrize("training", [True, False])
+    @pytest.mark.parametrize("affine", [True, False])
+    def test_normalisation_and_running_statistics(self, training, affine):
+        elements, fields = 4, 3
+        x = ScaleSpace(tuple(torch.randn(2, fields * elements, n, n, dtype=torch.float64) + 1 for n in (6, 3)))
+        wide = ScaleSpace(tuple(f.reshape(2, fields, elements * f.shape[2], f.shape[3]) for f in x.levels))
+        weight, bias = torch.rand(2, fields, dtype=torch.float64) if affine else (None, None)
+        running = [torch.rand(2, fields, dtype=torch.float64)] * 2
+        (mean, var), (wide_mean, wide_var) = (tensor.clone() for tensor in running)
+        got = scale_batch_norm(x, mean, var, weight, bias, training, elements=elements)
+        expected = scale_batch_norm(wide, wide_mean, wide_var, weight, bias, training)
+        for f, g in zip(got.levels, expected.levels, strict=True):
+            assert_close(f, g.reshape(f.shape))
+        assert_close((mean, var), (wide_mean, wide_var))
+
+    def test_gradients(self):
+        x = torch.randn(2, 4, 2, 2, dtype=torch.float64, requires_grad=True)
+        weight, bias = torch.rand(2, 2, dtype=torch.float64, requires_grad=True)
+
+        def normalise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return scale_batch_norm(ScaleSpace((x,)), None, None, weight, bias, True, elements=2).levels[0]
+
+        assert torch.autograd.gradcheck(normalise, (x, weight, bias))
+
+    def test_errors(self):
+        x = ScaleSpace((torch.rand(2, 6, 3, 3),))
+        with pytest.raises(ValueError, match="channels come in fields of 4, got levels of 6"):
+            scale_batch_norm(x, None, None, training=True, elements=4)
+        with pytest.raises(ValueError, match="weight is for 12 channels, got levels of 6"):
+            scale_batch_norm(x, None, None, torch.ones(6), training=True, elements=2)

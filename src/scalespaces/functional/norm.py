@@ -9,19 +9,24 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from scalespaces.functional.space import ScaleSpace, check_space
+from scalespaces.theory import check_integer
 
 
-def batch_moments(x: ScaleSpace, *, sync: bool = False) -> tuple[Tensor, Tensor, Tensor | int]:
+def batch_moments(x: ScaleSpace, *, elements: int = 1, sync: bool = False) -> tuple[Tensor, Tensor, Tensor | int]:
     """Mean and variance of each channel over batch, levels and space, in float32 or better, and the number of values.
 
     Every level has the same weight, whatever its number of samples: on a pyramid these are the moments that dense
-    sampling would have. With ``sync`` they are those of the batches of all processes together.
+    sampling would have. Every ``elements`` consecutive channels, a field, share one mean and variance. With ``sync``
+    they are those of the batches of all processes together.
     """
     moments = [torch.var_mean(_wide(level), [0, *range(2, level.ndim)], correction=0) for level in x.levels]
-    variances, means = (torch.stack(parts) for parts in zip(*moments, strict=True))
+    variances, means = (
+        torch.stack(parts).unflatten(1, (-1, elements)).transpose(1, 2).flatten(0, 1)
+        for parts in zip(*moments, strict=True)
+    )
     mean = means.mean(0)
     spread = (variances + (means - mean) ** 2).mean(0)
-    count = sum(level.numel() // level.shape[1] for level in x.levels)
+    count = sum(level.numel() // level.shape[1] * elements for level in x.levels)
     if not (sync and distributed.is_available() and distributed.is_initialized()):
         return mean, spread, count
     own = mean.new_tensor(x.levels[0].shape[0])
@@ -44,20 +49,31 @@ def scale_batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
     *,
+    elements: int = 1,
     sync: bool = False,
 ) -> ScaleSpace:
     """Batch normalisation with one set of statistics per channel for all levels; arguments as ``F.batch_norm``.
 
-    With running statistics (in evaluation) it acts pointwise, so it commutes with scale.
+    With running statistics (in evaluation) it acts pointwise, so it commutes with scale. Every ``elements``
+    consecutive channels, a field, share their statistics, weight and bias.
     """
     check_space(x)
     channels = x.levels[0].shape[1]
+    if channels % check_integer("elements", elements, 1):
+        raise ValueError(f"channels come in fields of {elements}, got levels of {channels}")
     for name, vector in (("running_mean", running_mean), ("weight", weight)):
-        if vector is not None and len(vector) != channels:
-            raise ValueError(f"{name} is for {len(vector)} channels, got levels of {channels}")
+        if vector is not None and len(vector) * elements != channels:
+            raise ValueError(f"{name} is for {len(vector) * elements} channels, got levels of {channels}")
+
+    def repeat(vector: Tensor) -> Tensor:
+        return vector if elements == 1 else vector.unsqueeze(1).expand(-1, elements).flatten()
+
     if not training and running_mean is not None and running_var is not None:
-        return x.map(lambda level: F.batch_norm(level, running_mean, running_var, weight, bias, eps=eps))
-    mean, var, count = batch_moments(x, sync=sync)
+        m, v, w, b = (
+            None if vector is None else repeat(vector) for vector in (running_mean, running_var, weight, bias)
+        )
+        return x.map(lambda level: F.batch_norm(level, m, v, w, b, eps=eps))
+    mean, var, count = batch_moments(x, elements=elements, sync=sync)
     if training and isinstance(count, int) and count <= 1:
         raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
     if training and running_mean is not None and running_var is not None:
@@ -68,6 +84,7 @@ def scale_batch_norm(
     if weight is not None:
         scale = scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
+    scale, shift = repeat(scale), repeat(shift)
 
     def normalise(level: Tensor) -> Tensor:
         shape = [1, -1] + [1] * (level.ndim - 2)

@@ -25,6 +25,8 @@ class ScaleBatchNorm(_NormBase):
         - Input, output: levels of :math:`(B, C, *)`
     """
 
+    elements = 1  # consecutive channels that share their statistics
+
     def __init__(
         self,
         num_features: int,
@@ -55,6 +57,7 @@ class ScaleBatchNorm(_NormBase):
             self.training,
             momentum or 0.0,
             self.eps,
+            elements=self.elements,
             sync=self.sync,
         )
 
