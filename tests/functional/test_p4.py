@@ -1,0 +1,317 @@
+"""Correlation on the symmetries of the square against loops over everything, and its laws under all of them."""
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace, lift
+from scalespaces.functional import (
+    expand_filters,
+    group_pool,
+    p4_conv,
+    scale_conv,
+    transform_field,
+    transform_image,
+)
+from scalespaces.functional.p4 import Group, filter_index, matrices, order, products
+
+GROUPS: list[Group] = ["p4", "p4m"]
+EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
+
+# (row, column) -> (row, column): the picture turned counterclockwise reads from the right; mirrored first for the rest.
+COORDINATES = [
+    lambda r, c: (r, c),
+    lambda r, c: (c, -r),
+    lambda r, c: (-r, -c),
+    lambda r, c: (-c, r),
+    lambda r, c: (r, -c),
+    lambda r, c: (c, r),
+    lambda r, c: (-r, c),
+    lambda r, c: (-c, -r),
+]
+
+
+def double(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def compose(g: int, h: int) -> int:
+    """The element with matrix R_g R_h, by its values at two points."""
+    for number, candidate in enumerate(COORDINATES):
+        if all(candidate(*point) == COORDINATES[g](*COORDINATES[h](*point)) for point in ((1, 0), (1, 2))):
+            return number
+    raise AssertionError
+
+
+def correlate_naively(x: Tensor, weight: Tensor, n: int, *, lifting: bool, padding: int) -> np.ndarray:
+    """out(h, z) = sum over i, g, y of psi(g, y) f(hg, R_h y + z), y seen from the filter's centre, zeros outside."""
+    size = weight.shape[-1]
+    centre = Fraction(size - 1, 2)
+    batch, _, height, width = x.shape
+    f, psi = x.numpy(), weight.numpy()
+    rows, columns = height + 2 * padding - size + 1, width + 2 * padding - size + 1
+    out = np.zeros((batch, len(psi) * n, rows, columns))
+    for b, o, h, r, c in itertools.product(range(batch), range(len(psi)), range(n), range(rows), range(columns)):
+        for i, g, u, v in itertools.product(range(psi.shape[1]), range(1 if lifting else n), range(size), range(size)):
+            y = COORDINATES[h](u - centre, v - centre)
+            p, q = int(y[0] + r + centre - padding), int(y[1] + c + centre - padding)
+            if 0 <= p < height and 0 <= q < width:
+                channel = i if lifting else i * n + compose(h, g)
+                out[b, o * n + h, r, c] += psi[(o, i, u, v) if lifting else (o, i, g, u, v)] * f[b, channel, p, q]
+    return out
+
+
+def act_naively(x: Tensor, n: int, element: int) -> np.ndarray:
+    """L_g[f](h, z) = f(gh, R_g z)."""
+    f = x.numpy()
+    batch, channels, height, width = f.shape
+    rows, columns = (width, height) if element % 2 else (height, width)
+    out = np.zeros((batch, channels, rows, columns))
+    for field, h, r, c in itertools.product(range(channels // n), range(n), range(rows), range(columns)):
+        z = COORDINATES[element](r - Fraction(rows - 1, 2), c - Fraction(columns - 1, 2))
+        p, q = int(z[0] + Fraction(height - 1, 2)), int(z[1] + Fraction(width - 1, 2))
+        source = compose(element, h) if n > 1 else 0
+        out[:, field * n + h, r, c] = f[:, field * n + source, p, q]
+    return out
+
+
+class TestGroup:
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_tables(self, group):
+        n, table = order(group), products(group)
+        assert n == len(matrices(group)) == len(table)
+        assert all(table[a][b] == compose(a, b) for a, b in itertools.product(range(n), repeat=2))
+        for matrix, coordinates in zip(matrices(group), COORDINATES[:n], strict=True):
+            assert tuple(matrix @ (3, 5)) == coordinates(3, 5)
+        assert table[0] == tuple(range(n))
+
+    @pytest.mark.parametrize("element", range(8))
+    @pytest.mark.parametrize("size", [(3, 3), (4, 4), (2, 5)])
+    def test_action_on_images_and_fields(self, element, size):
+        image = double(2, 3, *size)
+        assert_close(transform_image(image, element), torch.as_tensor(act_naively(image, 1, element)), **EXACT)
+        for group in GROUPS if element < 4 else GROUPS[1:]:
+            n = order(group)
+            field = double(1, 2 * n, *size)
+            assert_close(transform_field(field, group, element), torch.as_tensor(act_naively(field, n, element)))
+
+    @given(st.sampled_from(GROUPS), st.integers(0, 7), st.integers(0, 7))
+    def test_the_action_is_one(self, group, g, h):
+        """L_g L_h = L_hg: f(h (g s)) first reads at g s."""
+        n = order(group)
+        g, h = g % n, h % n
+        field = double(1, n, 3, 4)
+        twice = transform_field(transform_field(field, group, h), group, g)
+        assert_close(twice, transform_field(field, group, products(group)[h][g]), **EXACT)
+
+    def test_errors(self):
+        x: Any = double(1, 8, 3, 3)
+        wrong: Any = "p8"
+        with pytest.raises(ValueError, match="group is one of p4, p4m, got 'p8'"):
+            transform_field(x, wrong, 0)
+        with pytest.raises(ValueError, match="numbered 0 to 3, got 4"):
+            transform_field(x, "p4", 4)
+        with pytest.raises(ValueError, match="numbered 0 to 7, got -1"):
+            transform_image(x, -1)
+        with pytest.raises(ValueError, match=r"fields \* 8, ...\), got shape \(1, 6, 3, 3\)"):
+            transform_field(x[:, :6], "p4m", 0)
+        with pytest.raises(ValueError, match="mode is one of max, mean"):
+            group_pool(x, "p4", "sum")
+
+
+class TestCorrelation:
+    @given(
+        st.sampled_from(GROUPS),
+        st.booleans(),
+        st.integers(1, 3),
+        st.integers(0, 2),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.integers(3, 4),
+        st.integers(3, 5),
+    )
+    def test_equals_the_loops(self, group, lifting, size, padding, inputs, outputs, height, width):
+        n = order(group)
+        x = double(1, inputs * (1 if lifting else n), height, width)
+        weight = double(outputs, inputs, *(() if lifting else (n,)), size, size)
+        got = p4_conv(x, weight, group=group, lifting=lifting, padding=padding)
+        expected = correlate_naively(x, weight, n, lifting=lifting, padding=padding)
+        assert_close(got, torch.as_tensor(expected), **EXACT)
+
+    @pytest.mark.parametrize("lifting", [True, False])
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_five_by_five(self, group, lifting):
+        n = order(group)
+        x = double(1, 1 if lifting else n, 4, 5)
+        weight = double(1, 1, *(() if lifting else (n,)), 5, 5)
+        got = p4_conv(x, weight, group=group, lifting=lifting)
+        assert_close(got, torch.as_tensor(correlate_naively(x, weight, n, lifting=lifting, padding=2)), **EXACT)
+
+    @given(
+        group=st.sampled_from(GROUPS),
+        lifting=st.booleans(),
+        size=st.sampled_from([1, 2, 3, 4, 5]),
+        dilation=st.integers(1, 2),
+        padding=st.integers(0, 3),
+        mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
+        groups=st.integers(1, 2),
+        shape=st.sampled_from([(9, 9), (10, 10), (9, 12)]),
+    )
+    def test_commutes_with_every_symmetry(self, group, lifting, size, dilation, padding, mode, groups, shape):
+        n = order(group)
+        x = double(2, 2 * (1 if lifting else n), *shape)
+        weight = double(4, 2 // groups, *(() if lifting else (n,)), size, size)
+        settings: Any = {
+            "group": group,
+            "lifting": lifting,
+            "padding": padding,
+            "dilation": dilation,
+            "padding_mode": mode,
+            "groups": groups,
+        }
+        bias = double(4)
+        out = p4_conv(x, weight, bias, **settings)
+        for element in range(n):
+            moved = transform_image(x, element) if lifting else transform_field(x, group, element)
+            assert_close(p4_conv(moved, weight, bias, **settings), transform_field(out, group, element), **EXACT)
+
+    @given(
+        n=st.integers(6, 13),
+        size=st.integers(1, 4),
+        stride=st.integers(2, 3),
+        padding=st.integers(0, 2),
+        dilation=st.integers(1, 2),
+    )
+    def test_strides_keep_the_symmetry_when_the_last_window_ends_with_the_image(
+        self, n, size, stride, padding, dilation
+    ):
+        rest = n + 2 * padding - dilation * (size - 1) - 1
+        assume(rest >= 0)
+        x, weight = double(1, 8, n, n), double(1, 1, 8, size, size)
+        settings: Any = {"group": "p4m", "stride": stride, "padding": padding, "dilation": dilation}
+        out = p4_conv(x, weight, **settings)
+        errors = [
+            float(
+                (p4_conv(transform_field(x, "p4m", g), weight, **settings) - transform_field(out, "p4m", g)).abs().max()
+            )
+            for g in range(8)
+        ]
+        if rest % stride == 0:
+            assert max(errors) < 1e-12
+        else:
+            assert max(errors) > 1e-3
+
+    def test_even_filters_padded_to_the_same_size_do_not_commute(self):
+        x, weight = double(1, 4, 6, 6), double(1, 1, 4, 2, 2)
+        turned = p4_conv(transform_field(x, "p4", 1), weight, group="p4", padding="same")
+        out = transform_field(p4_conv(x, weight, group="p4", padding="same"), "p4", 1)
+        assert (turned - out).abs().max() > 1e-3
+
+    def test_groups_are_of_fields(self):
+        x, weight = double(1, 4 * 4, 5, 5), double(6, 2, 4, 3, 3)
+        halves = [p4_conv(x[:, 8 * i : 8 * i + 8], weight[3 * i : 3 * i + 3], group="p4", padding=1) for i in range(2)]
+        assert_close(p4_conv(x, weight, group="p4", groups=2, padding=1), torch.cat(halves, 1), **EXACT)
+
+    @pytest.mark.parametrize("lifting", [True, False])
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_gradients(self, group, lifting):
+        n = order(group)
+        x = double(1, 1 if lifting else n, 3, 3).requires_grad_()
+        weight = double(1, 1, *(() if lifting else (n,)), 3, 3).requires_grad_()
+        bias = double(1).requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda *args: p4_conv(*args, group=group, lifting=lifting), (x, weight, bias), fast_mode=True
+        )
+
+
+class TestFilters:
+    @pytest.mark.parametrize("lifting", [True, False])
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_levels_of_a_filter_expand_one_by_one(self, group, lifting):
+        n = order(group)
+        weight = double(2, 3, *(() if lifting else (n,)), 4, 3, 3)
+        bank = expand_filters(weight, group, lifting=lifting)
+        assert bank.shape == (2 * n, 3 * (1 if lifting else n), 4, 3, 3)
+        for level in range(4):
+            one = weight[..., level, :, :]
+            assert_close(bank[:, :, level], expand_filters(one, group, lifting=lifting), rtol=0, atol=0)
+        assert_close(bank[::n], weight if lifting else weight.flatten(1, 2), rtol=0, atol=0)
+
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_every_entry_is_used_once_per_element(self, group):
+        index = filter_index(group, 3, 2)
+        assert (np.sort(index, axis=1) == np.arange(index.shape[1])).all()
+
+    def test_index_may_be_given(self):
+        weight = torch.rand(2, 3, 8, 3, 3)
+        index = torch.as_tensor(filter_index("p4m", 3))
+        assert_close(expand_filters(weight, "p4m", index=index), expand_filters(weight, "p4m"), rtol=0, atol=0)
+
+    @pytest.mark.parametrize(
+        ("shape", "lifting", "message"),
+        [
+            ((1, 1, 4, 3, 2), False, "only square filters can be turned, got one of 3 x 2"),
+            ((1, 1, 3, 3), False, r"filters of p4 are \(F_out, F_in, 4, \[k,\] h, w\), got shape \(1, 1, 3, 3\)"),
+            ((1, 1, 8, 3, 3), False, r"got shape \(1, 1, 8, 3, 3\); lifting=True is for"),
+            ((1, 1, 4, 2, 3, 3), True, r"lifting filters of p4 are \(F_out, F_in, \[k,\] h, w\)"),
+        ],
+    )
+    def test_errors(self, shape, lifting, message):
+        with pytest.raises(ValueError, match=message):
+            expand_filters(torch.rand(shape), "p4", lifting=lifting)
+
+
+class TestOnLevels:
+    @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+    def test_is_the_scale_space_correlation_with_the_bank(self, sampling):
+        x = lift(double(1, 2 * 4, 9, 9), 3, sampling=sampling)
+        weight, bias = double(3, 2, 4, 2, 3, 3), double(3)
+        got = p4_conv(x, weight, bias, group="p4", scale_padding="valid")
+        expected = scale_conv(x, expand_filters(weight, "p4"), bias.repeat_interleave(4), scale_padding="valid")
+        assert_close(got.levels, expected.levels, rtol=0, atol=0)
+        assert (got.steps, got.origins) == (expected.steps, expected.origins)
+
+    def test_a_tensor_is_a_space_of_one_level(self):
+        x, weight = double(1, 16, 9, 9), double(3, 2, 8, 3, 3)
+        on_levels = p4_conv(ScaleSpace((x,)), weight, group="p4m", stride=2)
+        assert_close(p4_conv(x, weight, group="p4m", stride=2), on_levels.levels[0], rtol=0, atol=0)
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="a filter of 2 levels needs a ScaleSpace, got a tensor"):
+            p4_conv(torch.rand(1, 4, 5, 5), torch.rand(1, 1, 4, 2, 3, 3), group="p4")
+        with pytest.raises(ValueError, match="read 2 fields of 4 channels, 8 together, got 3 channels"):
+            p4_conv(torch.rand(1, 3, 5, 5), torch.rand(1, 2, 4, 3, 3), group="p4")
+        with pytest.raises(ValueError, match="read 2 plain channels, got 8 channels"):
+            p4_conv(torch.rand(1, 8, 5, 5), torch.rand(1, 2, 3, 3), group="p4", lifting=True)
+        with pytest.raises(ValueError, match="height, width"):
+            p4_conv(torch.rand(4, 5, 5), torch.rand(1, 1, 4, 3, 3), group="p4")
+
+
+class TestGroupPool:
+    @pytest.mark.parametrize("mode", ["max", "mean"])
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_against_loops_and_the_law(self, group, mode):
+        n = order(group)
+        x = double(2, 3 * n, 4, 5)
+        got = group_pool(x, group, mode)
+        for field in range(3):
+            part = x[:, field * n : field * n + n]
+            assert_close(got[:, field], part.amax(1) if mode == "max" else part.sum(1) / n, **EXACT)
+        for element in range(n):
+            pooled = group_pool(transform_field(x, group, element), group, mode)
+            assert_close(pooled, transform_image(got, element), **EXACT)
+        space = lift(x, 2, sampling="pyramid")
+        levels = group_pool(space, group, mode)
+        assert levels.steps == space.steps
+        assert_close(levels.levels[1], group_pool(space.levels[1], group, mode), rtol=0, atol=0)
+
+    def test_works_after_space_is_pooled_away(self):
+        assert group_pool(torch.rand(2, 16), "p4m").shape == (2, 2)
