@@ -1,24 +1,58 @@
 """Pure functions on scale-spaces."""
 
+from scalespaces.functional.actions import (
+    P4,
+    P4M,
+    AffineContractions,
+    CausalShifts,
+    Lighting,
+    Occlusions,
+    ScaleTranslations,
+    Translations,
+)
+from scalespaces.functional.causal import causal_downscale, causal_lift
 from scalespaces.functional.conv import scale_conv
+from scalespaces.functional.graph import Graph, graph_conv, graph_lift, graph_pool, heat
 from scalespaces.functional.lift import LiftPlan, apply_lift, downscale, lift, plan_lift
 from scalespaces.functional.norm import batch_moments, scale_batch_norm, scale_dropout
+from scalespaces.functional.p4 import expand_filters, group_pool, p4_conv, transform_field, transform_image
 from scalespaces.functional.pool import avg_pool, blur_pool, global_pool, max_pool, scale_pool
 from scalespaces.functional.resample import feature_pyramid, resample, scale_shift
+from scalespaces.functional.semigroup import Lifted, Semigroup, semigroup_correlation, semigroup_lift
 from scalespaces.functional.space import ScaleSpace
 
 __all__ = [
+    "P4",
+    "P4M",
+    "AffineContractions",
+    "CausalShifts",
+    "Graph",
     "LiftPlan",
+    "Lifted",
+    "Lighting",
+    "Occlusions",
     "ScaleSpace",
+    "ScaleTranslations",
+    "Semigroup",
+    "Translations",
     "apply_lift",
     "avg_pool",
     "batch_moments",
     "blur_pool",
+    "causal_downscale",
+    "causal_lift",
     "downscale",
+    "expand_filters",
     "feature_pyramid",
     "global_pool",
+    "graph_conv",
+    "graph_lift",
+    "graph_pool",
+    "group_pool",
+    "heat",
     "lift",
     "max_pool",
+    "p4_conv",
     "plan_lift",
     "resample",
     "scale_batch_norm",
@@ -26,4 +60,8 @@ __all__ = [
     "scale_dropout",
     "scale_pool",
     "scale_shift",
+    "semigroup_correlation",
+    "semigroup_lift",
+    "transform_field",
+    "transform_image",
 ]

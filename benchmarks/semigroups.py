@@ -1,0 +1,74 @@
+"""How far discretised actions are from the law S_s S_t = S_st, on a smooth image, a photograph and white noise."""
+
+import argparse
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalespaces.data import photograph
+from scalespaces.functional import AffineContractions, ScaleTranslations
+from scalespaces.theory import ScaleTranslation
+
+TURN = np.array([[0.8, -0.6], [0.6, 0.8]])
+PAIRS = {  # the matrices A and B of the two elements
+    "isotropic 1/2, 1/2": (np.eye(2) / 2, np.eye(2) / 2),
+    "diag(1/2, 1), diag(0.8, 0.6)": (np.diag([0.5, 1.0]), np.diag([0.8, 0.6])),
+    "0.7 turn, diag(1/2, 0.9)": (0.7 * TURN, np.diag([0.5, 0.9])),
+    "two shears": (0.6 * np.array([[1.0, 0.4], [0.0, 1.0]]), 0.75 * np.array([[1.0, 0.0], [-0.3, 1.0]])),
+}
+
+
+def images(size: int) -> dict[str, Tensor]:
+    """A smooth image, a photograph and noise, ``size`` pixels square, in float64."""
+    x = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+    r = (x[:, None] ** 2 + 0.5 * x[None] ** 2 + 0.3 * x[:, None] * x[None]) / (size / 6) ** 2
+    grey = photograph(size).double().mean(-3)
+    noise = torch.as_tensor(np.random.default_rng(0).normal(size=(size, size)))
+    return {
+        "smooth": (torch.exp(-r) * (1 + 0.5 * torch.sin(x[:, None] / 2)))[None, None],
+        "photograph": grey.reshape(1, 1, size, size),
+        "noise": noise[None, None],
+    }
+
+
+def affine_error(image: Tensor, A: np.ndarray, B: np.ndarray, zero_scale: float) -> float:
+    """Relative distance of S_A S_B and S_AB about the middle, in the middle eighth of the result."""
+    size = image.shape[-1]
+    middle = np.full(2, (size - 1) / 2)
+    s, t = (ScaleTranslation(M, middle - np.linalg.solve(M, middle)) for M in (A, B))
+    action = AffineContractions([A], [(0, 0)], zero_scale, padding_mode="reflect")
+    inner = (..., *[slice(7 * size // 16, 9 * size // 16)] * 2)
+    once = action.act(s @ t, image)[inner]
+    twice = action.act(s, action.act(t, image))[inner]
+    return float((once - twice).norm() / once.norm())
+
+
+def scaling_error(image: Tensor, zero_scale: float, method: str) -> float:
+    """Relative distance of S_1/2 S_1/2 and S_1/4 on a circular grid."""
+    action = ScaleTranslations(image.shape[2:], 3, zero_scale=zero_scale, method=method)
+    once = action.act((2, (0, 0)), image)
+    return float((action.act((1, (0, 0)), action.act((1, (0, 0)), image)) - once).norm() / once.norm())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=256, help="pixels along each side, a multiple of 4 (default: 256)")
+    size = parser.parse_args().size
+    if size < 32 or size % 4:
+        parser.error(f"--size must be a multiple of 4 and at least 32, got {size}")
+    print(f"Relative L2 distance of S_s S_t and S_st, {size} x {size}, float64\n")
+    print("| elements | s0 | " + " | ".join(images(size)) + " |")
+    print("|---|---|" + "---|" * len(images(size)))
+    for zero_scale in (0.25, 0.5, 1.0):
+        for method in ("cascade", "direct"):
+            errors = [scaling_error(image, zero_scale, method) for image in images(size).values()]
+            print(f"| scale 1/2, 1/2, {method} | {zero_scale} | " + " | ".join(f"{e:.2g}" for e in errors) + " |")
+        for name, (A, B) in PAIRS.items():
+            errors = [affine_error(image, A, B, zero_scale) for image in images(size).values()]
+            print(f"| affine, {name} | {zero_scale} | " + " | ".join(f"{e:.2g}" for e in errors) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The correlation over any semigroup as a layer, and the example of a semigroup of one's own."""
+
+import ast
+import copy
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalespaces.functional import P4M, CausalShifts, Lifted, ScaleTranslations, Semigroup, semigroup_lift
+from scalespaces.nn import SemigroupConv
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_semigroup.py"
+
+
+def network(semigroup: Semigroup[Any], window: tuple[int, ...], support: list[Any]) -> nn.Sequential:
+    return nn.Sequential(
+        SemigroupConv(2, 4, semigroup, window),
+        nn.BatchNorm1d(4),
+        nn.ReLU(),
+        SemigroupConv(4, 3, Lifted(semigroup, support), [len(support)]),
+    ).double()
+
+
+@pytest.mark.parametrize(
+    ("semigroup", "shape", "window", "support", "t"),
+    [
+        (P4M((5, 5), padding_mode="circular"), (5, 5), (3, 3), [(g, (0, 1)) for g in range(8)], (6, (1, 2))),
+        (CausalShifts(12), (12,), (3,), [0, 1, 2], 2),
+        (ScaleTranslations((16,), 3), (16,), (3,), [(0, (-1,)), (0, (0,)), (1, (0,)), (1, (1,))], (0, (5,))),
+    ],
+)
+def test_networks_are_equivariant(semigroup, shape, window, support, t):
+    """net(L_t f)(s) = net(f)(st), wherever neither meets the end of the truncation."""
+    net = network(semigroup, window, support).eval()
+    f = torch.randn(2, 2, *shape, dtype=torch.float64)
+    elements = list(semigroup.elements())
+    place = {s: i for i, s in enumerate(elements)}
+    with torch.no_grad():
+        whole, moved = net(f), net(semigroup.act(t, f))
+    whole_elements = [
+        s
+        for s in elements
+        if all(semigroup.compose(y, r) in place for y in support for r in (s, semigroup.compose(s, t)))
+        and semigroup.compose(s, t) in place
+    ]
+    assert len(whole_elements) > len(elements) // 3
+    for s in whole_elements:
+        torch.testing.assert_close(
+            moved[..., place[s]], whole[..., place[semigroup.compose(s, t)]], rtol=1e-12, atol=1e-12
+        )
+
+
+def test_it_learns():
+    """A filter found by gradient descent: how long ago was the pulse?"""
+    torch.manual_seed(0)
+    shifts = CausalShifts(8)
+    net = SemigroupConv(1, 1, shifts, [3], bias=False)
+    signals = torch.randn(256, 1, 8)
+    target = semigroup_lift(signals, shifts, at=1)
+    optimiser = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(200):
+        optimiser.zero_grad()
+        loss = (net(signals) - target).square().mean()
+        loss.backward()
+        optimiser.step()
+    torch.testing.assert_close(net.weight[0, 0], torch.tensor([0.0, 1.0, 0.0]), rtol=0, atol=1e-3)
+
+
+def test_it_is_a_module_like_any_other():
+    layer = SemigroupConv(2, 3, CausalShifts(5), [2])
+    assert "CausalShifts" in repr(layer)
+    other = copy.deepcopy(layer)
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(1, 2, 5)
+    assert torch.equal(layer(x), other(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).shape == (1, 3, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "semigroup", [P4M((5, 5), padding_mode="circular"), ScaleTranslations((8, 8), 2)], ids=["p4m", "scale"]
+)
+def test_compiles_without_breaks(semigroup):
+    support = list(semigroup.elements())[:4]
+    net = network(semigroup, (3, 3), support).eval()
+    f = torch.randn(1, 2, *semigroup.shape, dtype=torch.float64, requires_grad=True)
+    compiled: Any = torch.compile(net, fullgraph=True)
+    torch.testing.assert_close(compiled(f), net(f))
+    (got,) = torch.autograd.grad(compiled(f).square().sum(), f)
+    (expected,) = torch.autograd.grad(net(f).square().sum(), f)
+    torch.testing.assert_close(got, expected)
+
+
+def test_bad_arguments_are_named():
+    number: Any = 3
+    with pytest.raises(ValueError, match="kernel_size has an integer for each axis"):
+        SemigroupConv(1, 1, CausalShifts(3), number)
+    with pytest.raises(TypeError, match="derive yours from it"):
+        SemigroupConv(1, 1, number, [3])
+
+
+def test_the_example_of_ones_own_semigroup(capsys):
+    """It runs, it is equivariant, and the semigroup is defined in under 20 lines."""
+    tree = ast.parse(EXAMPLE.read_text(encoding="utf-8"))
+    definition = next(node for node in tree.body if isinstance(node, ast.ClassDef))
+    assert definition.end_lineno is not None
+    assert definition.end_lineno - definition.lineno + 1 < 20
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert float(last.split(":")[-1]) < 1e-12
