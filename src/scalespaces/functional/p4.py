@@ -249,4 +249,9 @@ def transform_field(x: Tensor, group: Group, element: int) -> Tensor:
     if check_integer("element", element, 0) >= n:
         raise ValueError(f"the elements of {group} are numbered 0 to {n - 1}, got {element}")
     fields = transform_image(x, element).unflatten(1, (check_fields(x, n), n))
-    return take(fields, 2, torch.tensor(products(group)[element], device=x.device)).flatten(1, 2)
+    return take(fields, 2, _permutation(group, element)[0].to(x.device)).flatten(1, 2)
+
+
+@constant
+def _permutation(group: Group, element: int) -> tuple[Tensor]:
+    return (torch.tensor(products(group)[element]),)
