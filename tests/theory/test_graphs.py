@@ -71,7 +71,9 @@ class TestGraphLaplacian:
     @given(graph=graphs())
     def test_edge_by_edge(self, normalisation, graph: Any):
         assert_allclose(
-            graph_laplacian(*graph, normalisation).toarray(), naive_laplacian(*graph, normalisation), atol=1e-12
+            graph_laplacian(*graph, normalisation=normalisation).toarray(),
+            naive_laplacian(*graph, normalisation=normalisation),
+            atol=1e-12,
         )
 
     @given(graphs())
@@ -174,7 +176,7 @@ class TestSpectralBound:
     @pytest.mark.parametrize("normalisation", NORMALISATIONS)
     @given(graph=graphs())
     def test_it_is_one_and_no_worse_than_gershgorin(self, normalisation, graph: Any):
-        laplacian = graph_laplacian(*graph, normalisation)
+        laplacian = graph_laplacian(*graph, normalisation=normalisation)
         bound = spectral_bound(laplacian)
         assert np.abs(np.linalg.eigvals(laplacian.toarray())).max() <= bound * (1 + 1e-12)
         assert bound <= abs(laplacian).sum(axis=1).max() * (1 + 1e-11)

@@ -105,17 +105,17 @@ class Graph:
         m = np.ones(n) if mass is None else np.asarray(mass, dtype=np.float64)
         if m.shape != (n,) or not (np.isfinite(m) & (m >= 0)).all():
             raise ValueError(f"mass is a finite number >= 0 for each of {n} nodes, got {m} of shape {m.shape}")
-        _check_semidefinite(matrix, m, 64 * eps)
+        flow = _check_flow(matrix, m, 64 * eps)
         sums = np.asarray(matrix.sum(axis=1))
         sums[np.abs(sums) <= 64 * eps * abs(matrix).sum(axis=1)] = 0.0
 
-        upper = matrix.tocoo()
-        i, j = (index[upper.row < upper.col].astype(np.int64) for index in (upper.row, upper.col))
-        weights = -np.stack([np.asarray(matrix[a, b]).reshape(-1) for a, b in ((i, j), (j, i))])
+        ends = np.stack([flow.row, flow.col]).astype(np.int64)
+        weights = flow.data / m[ends]
         means = np.maximum(weights, 0.0)
-        total = np.bincount(np.concatenate([i, j]), means.ravel(), n)
-        means = means / np.where(total > 0, total, 1.0)[np.stack([i, j])]
-        arrays = {"edges": np.stack([i, j]), "weights": weights, "means": means, "mass": m}
+        total = np.zeros(n)
+        np.add.at(total, ends, means)
+        means = means / np.where(total > 0, total, 1.0)[ends]
+        arrays = {"edges": ends, "weights": weights, "means": means, "mass": m}
         tensors: dict[str, Any] = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
         rowsums = torch.tensor(sums, device=device) if sums.any() else None
         return cls(**tensors, rowsums=rowsums, bound=spectral_bound(matrix))
@@ -296,17 +296,21 @@ def graph_pool(x: Tensor, graph: Graph | None = None, mode: str = "mean", over: 
 
 
 def _step(x: Tensor, graph: Graph, tails: tuple[float, ...]) -> Tensor:
-    """Heat over one polynomial: x plus the differences, each counted as often as it appears in the S_j after it."""
+    """Heat over one polynomial: x plus the differences D, each as often as it appears in the S after it.
+
+    All is written in the changes S - x, which are small where x is smooth, and so is their rounding.
+    """
     if not tails:
         return x
     scale = 2 / graph.bound
-    out, current, difference = x, x, -scale * graph._laplace(x)
-    for index, tail in enumerate(tails):
-        if index:
-            difference = difference - 2 * scale * graph._laplace(current)
-        current = current + difference
+    start = scale * graph._laplace(x)
+    difference = change = -start
+    out = tails[0] * difference
+    for tail in tails[1:]:
+        difference = difference - 2 * (start + scale * graph._laplace(change))
+        change = change + difference
         out = out + tail * difference
-    return out
+    return x + out
 
 
 @constant
@@ -363,23 +367,26 @@ def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
     return result, eps, device
 
 
-def _check_semidefinite(matrix: Any, mass: np.ndarray, tolerance: float) -> None:
-    """Refuse what is not symmetric under the mass, or indefinite on some pair of nodes, as an adjacency matrix is."""
+def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
+    """The flow between nodes, ``-mass[i] * L[i, j]`` for i < j.
+
+    Refuses what is not symmetric under the mass, or indefinite on some pair of nodes, as an adjacency matrix is.
+    """
     from scipy import sparse
 
-    weighed = (sparse.diags_array(mass) @ matrix).tocoo()
+    weighed: Any = sparse.diags_array(mass) @ matrix
     if abs(weighed - weighed.T).max() > tolerance * abs(weighed).max() or matrix[mass == 0].nnz:
         raise ValueError(
             "a Laplacian is symmetric under its mass, mass[i] * L[i, j] == mass[j] * L[j, i], which this one is not; "
             "pass its mass (a random walk's are the degrees), or make a directed graph undirected first"
         )
-    diagonal = weighed.diagonal()
-    product = diagonal[weighed.row] * diagonal[weighed.col]
-    if diagonal.min() < 0 or (weighed.data**2 > product * (1 + tolerance)).any():
+    diagonal, flow = weighed.diagonal(), sparse.triu(-(weighed + weighed.T) / 2, 1).tocoo()
+    if diagonal.min() < 0 or (flow.data**2 > diagonal[flow.row] * diagonal[flow.col] * (1 + tolerance)).any():
         raise ValueError(
             "a Laplacian is positive semidefinite, which this matrix is not; an adjacency matrix W makes the "
             "Laplacian D - W, D the diagonal of its row sums"
         )
+    return flow
 
 
 def _flatten(graph: Graph) -> tuple[list[Any], float]:

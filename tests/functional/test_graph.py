@@ -1,0 +1,358 @@
+"""Heat against SciPy's exponentials and the discrete Gaussian, its laws, and the correlation as loops over matrices."""
+
+import copy
+import itertools
+import math
+import pickle
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse.linalg import expm_multiply
+from torch.testing import assert_close
+
+from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool, heat
+from scalespaces.theory import cotangent_laplacian, discrete_gaussian, graph_laplacian, lumped_mass
+
+icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
+NORMALISATIONS = ("none", "symmetric", "random_walk")
+EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
+SINGLE: dict[str, Any] = {"rtol": 0, "atol": 1e-6}
+
+
+@st.composite
+def graphs(draw: Any) -> Any:
+    """Edges, weights and number of nodes; with loops, isolated nodes and several components."""
+    n = draw(st.integers(1, 15))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    edges = np.sort(rng.integers(0, n, (draw(st.integers(0, 40)), 2)), 1)
+    return edges, rng.uniform(0.01, 3, len(edges)), n
+
+
+def tensor(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, dtype=torch.float64)
+
+
+def dense(graph: Graph) -> torch.Tensor:
+    """The Laplacian as a matrix, column by column."""
+    return graph.laplace(torch.eye(graph.num_nodes, dtype=torch.float64)).T
+
+
+def exact(f: torch.Tensor, graph: Graph, tau: float) -> torch.Tensor:
+    """Heat by the eigenvectors of the Laplacian, symmetric under its mass; for times where exponentials get lost."""
+    root = graph.mass.sqrt()
+    values, vectors = torch.linalg.eigh(root[:, None] * dense(graph) / root)
+    values[values.abs() < 1e-10 * values.max()] = 0  # else large times would see its rounding
+    return (f.double() * root) @ vectors @ torch.diag(torch.exp(-tau * values)) @ vectors.T / root
+
+
+def ring(n: int) -> Graph:
+    return Graph.from_edges([(i, (i + 1) % n) for i in range(n)])
+
+
+def sphere(subdivisions: int = 2) -> Graph:
+    return Graph.from_mesh(*icosphere(subdivisions))
+
+
+class TestHeat:
+    @pytest.mark.parametrize("normalisation", NORMALISATIONS)
+    @given(graph=graphs(), tau=st.floats(0, 20))
+    def test_scipy(self, normalisation, graph: Any, tau):
+        f = tensor(2, 3, graph[2])
+        laplacian = graph_laplacian(*graph, normalisation=normalisation)
+        expected = expm_multiply(-tau * laplacian, f.flatten(0, 1).numpy().T, traceA=-tau * laplacian.trace()).T
+        out = heat(f, Graph.from_edges(*graph, normalisation=normalisation), tau)
+        assert_close(out, torch.tensor(expected).reshape(f.shape), **EXACT)
+
+    @pytest.mark.parametrize("tau", [1e-3, 0.1, 2.0])
+    def test_scipy_on_a_mesh(self, tau):
+        vertices, faces = icosphere(2)
+        laplacian, f = cotangent_laplacian(vertices, faces), tensor(len(vertices))
+        expected = expm_multiply(-tau * laplacian, f.numpy(), traceA=-tau * laplacian.trace())
+        assert_close(heat(f, Graph.from_mesh(vertices, faces), tau), torch.tensor(expected), **EXACT)
+
+    @pytest.mark.parametrize("tau", [1e-6, 1e-2, 1.0, 1e2, 1e4])
+    @pytest.mark.parametrize(
+        "make", [sphere, lambda: ring(40), lambda: Graph.from_edges([(0, i) for i in range(1, 30)])]
+    )
+    def test_small_and_large_times_in_both_precisions(self, make, tau):
+        graph = make()
+        f = tensor(2, graph.num_nodes)
+        assert_close(heat(f, graph, tau), exact(f, graph, tau), **EXACT)
+        assert_close(heat(f.float(), graph, tau).double(), exact(f.float(), graph, tau), **SINGLE)
+
+    @given(st.integers(3, 30), st.floats(0, 8))
+    def test_on_a_ring_it_is_the_discrete_gaussian(self, n, t):
+        """exp(-tL) with L = 2 - shift - shift^T has the taps e^(-2t) I_n(2t): a discrete Gaussian of variance 2t."""
+        radius = 120
+        wrapped = np.bincount(np.arange(-radius, radius + 1) % n, discrete_gaussian(2 * t, radius=radius), n)
+        impulse = torch.eye(n, dtype=torch.float64)[0]
+        assert_close(heat(impulse, ring(n), t), torch.tensor(wrapped), **EXACT)
+
+    def test_on_a_path_it_is_the_discrete_gaussian_reflected_at_its_ends(self):
+        n, t, radius = 7, 3.0, 140
+        place = np.arange(-radius, radius + 1) % (2 * n)  # half a sample beyond the end the path comes back
+        taps = np.bincount(np.minimum(place, 2 * n - 1 - place), discrete_gaussian(2 * t, radius=radius), n)
+        path = Graph.from_edges([(i, i + 1) for i in range(n - 1)])
+        assert_close(heat(torch.eye(n, dtype=torch.float64)[0], path, t), torch.tensor(taps), **EXACT)
+
+    @given(graphs(), st.floats(0, 50), st.floats(0, 50))
+    def test_semigroup(self, graph: Any, s, t):
+        g, f = Graph.from_edges(*graph), tensor(graph[2])
+        assert_close(heat(heat(f, g, s), g, t), heat(f, g, s + t), **EXACT)
+
+    @pytest.mark.parametrize("normalisation", ["none", "random_walk"])
+    @given(graph=graphs(), tau=st.floats(0, 100))
+    def test_mass_maximum_and_constants(self, normalisation, graph: Any, tau):
+        g, f = Graph.from_edges(*graph, normalisation=normalisation), tensor(graph[2])
+        out = heat(f, g, tau)
+        assert_close(out @ g.mass, f @ g.mass, **EXACT)
+        assert f.min() - 1e-14 <= out.min() <= out.max() <= f.max() + 1e-14
+        constant = torch.full((graph[2],), 0.3)
+        assert torch.equal(heat(constant, g, tau), constant)
+
+    def test_a_mesh_keeps_its_heat_and_forgets_the_rest(self):
+        graph, f = sphere(), tensor(162)
+        assert_close(heat(f, graph, 0.1) @ graph.mass, f @ graph.mass, **EXACT)
+        mean = f @ graph.mass / graph.mass.sum()
+        assert_close(heat(f, graph, 100.0), mean.expand(162), **EXACT)
+
+    def test_components_do_not_mix(self):
+        graph = Graph.from_edges([(0, 1), (2, 3)], num_nodes=5)
+        out = heat(torch.tensor([1.0, 0, 0, 4, 7]), graph, 50.0)
+        assert_close(out, torch.tensor([0.5, 0.5, 2, 2, 7]))
+
+    @pytest.mark.parametrize("arguments", [([], None, 1), ([], None, 3), ([(0, 0)], None, 1)])
+    def test_nowhere_to_go(self, arguments):
+        graph = Graph.from_edges(*arguments)
+        f = tensor(2, graph.num_nodes)
+        assert torch.equal(heat(f, graph, 3.0), f)
+        assert torch.equal(graph.average(f), f)
+
+    def test_no_time(self):
+        f = tensor(4)
+        assert torch.equal(heat(f, ring(4), 0.0), f)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_rounded_once(self, dtype):
+        f = torch.rand(2, 40).to(dtype)
+        assert torch.equal(heat(f, ring(40), 30.0), heat(f.float(), ring(40), 30.0).to(dtype))
+
+    def test_autocast_leaves_it_alone(self):
+        f = torch.rand(2, 3, 12)
+        with torch.autocast("cpu", torch.bfloat16):
+            out, lifted = heat(f, ring(12), 2.0), graph_lift(f, ring(12))
+        assert torch.equal(out, heat(f, ring(12), 2.0))
+        assert torch.equal(lifted, graph_lift(f, ring(12)))
+
+    def test_gradients(self):
+        graph = sphere(0)
+        f = tensor(1, 2, 12).requires_grad_()
+        assert torch.autograd.gradcheck(lambda f: heat(f, graph, 0.5), f)
+        assert torch.autograd.gradcheck(lambda f: heat(f, graph, 60.0), f)
+        assert torch.autograd.gradgradcheck(lambda f: heat(f, graph, 0.2) ** 2, f)
+
+    def test_the_gradient_is_the_adjoint(self):
+        graph = Graph.from_edges([(0, 1), (1, 2), (1, 3)], [1.0, 2.0, 0.5], normalisation="random_walk")
+        f, g = tensor(4).requires_grad_(), tensor(4)
+        (gradient,) = torch.autograd.grad(heat(f, graph, 1.5) @ g, f)
+        assert_close(gradient, torch.linalg.matrix_exp(-1.5 * dense(graph)).T @ g, **EXACT)
+
+    def test_refuses(self):
+        with pytest.raises(ValueError, match="4 nodes along its last axis, got shape"):
+            heat(torch.rand(4, 5), ring(4), 1.0)
+        with pytest.raises(ValueError, match="floating point"):
+            heat(torch.ones(4, dtype=torch.long), ring(4), 1.0)
+        with pytest.raises(ValueError, match=r"graph.to\(device\)"):
+            heat(torch.rand(4, device="meta"), ring(4), 1.0)
+        for tau in (-1.0, math.nan, math.inf):
+            with pytest.raises(ValueError, match="tau"):
+                heat(torch.rand(4), ring(4), tau)
+
+
+class TestGraph:
+    @pytest.mark.parametrize("normalisation", NORMALISATIONS)
+    @given(graph=graphs())
+    def test_laplace_and_average_as_matrices(self, normalisation, graph: Any):
+        laplacian = torch.tensor(graph_laplacian(*graph, normalisation=normalisation).toarray())
+        g, f = Graph.from_edges(*graph, normalisation=normalisation), tensor(3, graph[2])
+        assert_close(g.laplace(f), f @ laplacian.T, **EXACT)
+        neighbours = -laplacian + torch.diag(laplacian.diag())
+        total = neighbours.sum(1, keepdim=True)
+        mean = torch.where(total > 0, neighbours / total, torch.eye(graph[2]))
+        assert_close(g.average(f), f @ mean.T, **EXACT)
+
+    def test_negative_weights_are_left_out_of_the_mean(self):
+        """Two flat triangles: the angles opposite to their common edge 01 are obtuse."""
+        vertices = [(-1.0, 0.0), (1.0, 0.0), (0.0, 0.2), (0.0, -0.2)]
+        graph = Graph.from_mesh(vertices, [(0, 1, 2), (1, 0, 3)])
+        assert graph.weights.min() < 0
+        assert_close(graph.average(torch.tensor([0.0, 5.0, 1.0, 3.0]))[:2], torch.tensor([2.0, 2.0]))
+        f = tensor(4)
+        assert f.min() <= graph.average(f).min() <= graph.average(f).max() <= f.max()
+
+    @pytest.mark.parametrize(
+        "convert",
+        [
+            lambda a: a,
+            lambda a: a.toarray(),
+            lambda a: scipy.sparse.coo_matrix(a),
+            lambda a: torch.tensor(a.toarray()),
+            lambda a: torch.tensor(a.toarray()).to_sparse(),
+            lambda a: torch.tensor(a.toarray(), dtype=torch.float32).to_sparse(),
+        ],
+    )
+    def test_every_kind_of_matrix(self, convert):
+        matrix = graph_laplacian([(0, 1), (1, 2), (0, 3)], [0.1, 0.2, 0.7])
+        graph, f = Graph.from_laplacian(convert(matrix)), tensor(4)
+        assert graph.rowsums is None
+        assert_close(graph.laplace(f), torch.tensor(matrix @ f.numpy()), rtol=0, atol=1e-6)
+
+    def test_a_laplacian_with_a_sink(self):
+        """Heat that leaks away at one node, as at a fixed boundary."""
+        matrix = np.array([[2.0, -1], [-1, 1]])
+        expected = torch.linalg.matrix_exp(-torch.tensor(matrix)) @ torch.ones(2, dtype=torch.float64)
+        assert_close(heat(torch.ones(2, dtype=torch.float64), Graph.from_laplacian(matrix), 1.0), expected, **EXACT)
+
+    @pytest.mark.parametrize(
+        ("laplacian", "mass", "message"),
+        [
+            ([[1.0, -1], [0, 0]], None, "symmetric under its mass"),
+            ([[1.0, -1], [-1, 1]], [1.0, 2.0], "symmetric under its mass"),
+            ([[1.0, -1], [-1, 1]], [0.0, 0.0], "symmetric under its mass"),
+            ([[1.0, -1], [-1, 1]], [1.0], "for each of 2 nodes"),
+            ([[1.0, -1], [-1, 1]], [1.0, -1.0], "number >= 0"),
+            ([[0.0, 1], [1, 0]], None, "adjacency matrix"),
+            ([[-1.0, 1], [1, -1]], None, "positive semidefinite"),
+            ([[1.0, -1, 0], [-1, 1, 0]], None, "square"),
+            ([[math.nan]], None, "finite"),
+        ],
+    )
+    def test_refuses_what_is_no_laplacian(self, laplacian, mass, message):
+        with pytest.raises(ValueError, match=message):
+            Graph.from_laplacian(np.array(laplacian), mass)
+
+    def test_mass_and_refusals_of_its_builders(self):
+        vertices, faces = icosphere(1)
+        assert_close(Graph.from_mesh(vertices, faces).mass, torch.tensor(lumped_mass(vertices, faces)))
+        with pytest.raises(ValueError, match="undirected"):
+            Graph.from_edges([(0, 1), (1, 0), (1, 2)])
+
+    def test_to(self):
+        graph, f = sphere(1), torch.rand(42)
+        single = graph.to(dtype=torch.float32)
+        assert (single.weights.dtype, single.mass.dtype, single.edges.dtype) == (torch.float32,) * 2 + (torch.int64,)
+        assert torch.equal(heat(f, single, 0.1), heat(f, graph, 0.1))
+        assert_close(heat(f.double(), single, 0.1), heat(f.double(), graph, 0.1), **SINGLE)
+        assert graph.to("meta").mass.is_meta
+        with pytest.raises(ValueError, match="float32 or float64"):
+            graph.to(dtype=torch.bfloat16)
+
+    def test_copies(self):
+        graph, f = Graph.from_edges([(0, 1), (1, 2)], normalisation="symmetric"), torch.rand(3)
+        for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+            assert torch.equal(heat(f, other, 1.0), heat(f, graph, 1.0))
+
+
+class TestLift:
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("tau", [0.01, 1.0, 30.0])
+    def test_diffusing_shifts_the_levels_bit_for_bit(self, dtype, tau):
+        graph, f = sphere(), torch.rand(2, 3, 162).to(dtype)
+        lifted = graph_lift(f, graph, 5, tau)
+        assert torch.equal(graph_lift(heat(f, graph, tau), graph, 4, tau), lifted[:, :, 1:])
+        assert torch.equal(lifted[:, :, 0], f)
+
+    def test_levels_are_powers(self):
+        graph, f = ring(9), tensor(1, 2, 9)
+        for k, level in enumerate(graph_lift(f, graph, 4, 0.7).unbind(2)):
+            assert_close(level, heat(f, graph, 0.7 * k), **EXACT)
+
+    def test_refuses(self):
+        with pytest.raises(ValueError, match=r"\(B, C, N\), got shape"):
+            graph_lift(torch.rand(4), ring(4))
+        with pytest.raises(ValueError, match="num_levels"):
+            graph_lift(torch.rand(1, 1, 4), ring(4), 0)
+
+
+def naive_conv(x, weight, graph, bias, scale_padding):
+    """Level by level, tap by tap, with P as a matrix."""
+    mean = graph.average(torch.eye(graph.num_nodes, dtype=x.dtype)).T
+    num_levels, depth = x.shape[2], weight.shape[2]
+    out = []
+    for k in range(num_levels - depth + 1 if scale_padding == "valid" else num_levels):
+        level = bias[:, None].expand(len(x), -1, x.shape[3]).clone()
+        for el in range(depth):
+            source = k + el
+            if source >= num_levels:
+                if scale_padding == "zero":
+                    continue
+                source = num_levels - 1
+            for o, i in itertools.product(range(weight.shape[0]), range(weight.shape[1])):
+                f = x[:, i, source]
+                level[:, o] += weight[o, i, el, 0] * f + weight[o, i, el, 1] * f @ mean.T
+        out.append(level)
+    return torch.stack(out, 2)
+
+
+class TestConv:
+    @pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
+    @given(graph=graphs(), depth=st.integers(1, 4), channels=st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    def test_loops(self, scale_padding, graph: Any, depth, channels):
+        g, x = Graph.from_edges(*graph), tensor(2, channels[0], 4, graph[2])
+        weight, bias = tensor(channels[1], channels[0], depth, 2), tensor(channels[1])
+        out = graph_conv(x, weight, g, bias, scale_padding)
+        assert_close(out, naive_conv(x, weight, g, bias, scale_padding), **EXACT)
+
+    @pytest.mark.parametrize("scale_padding", ["zero", "replicate"])
+    def test_filters_deeper_than_the_scale_space(self, scale_padding):
+        x, weight, bias = tensor(1, 2, 2, 5), tensor(3, 2, 4, 2), torch.zeros(3, dtype=torch.float64)
+        out = graph_conv(x, weight, ring(5), None, scale_padding)
+        assert_close(out, naive_conv(x, weight, ring(5), bias, scale_padding), **EXACT)
+
+    def test_gradients(self):
+        graph, inputs = sphere(0), tuple(tensor(*n).requires_grad_() for n in ((2, 2, 3, 12), (2, 2, 2, 2), (2,)))
+        for padding in ("zero", "replicate", "valid"):
+            assert torch.autograd.gradcheck(
+                lambda x, w, b, padding=padding: graph_conv(x, w, graph, b, padding), inputs
+            )
+
+    def test_refuses(self):
+        x = torch.rand(1, 2, 3, 4)
+        with pytest.raises(ValueError, match=r"2 channels need a weight \(C_out, 2, k, 2\)"):
+            graph_conv(x, torch.rand(1, 3, 2, 2), ring(4))
+        with pytest.raises(ValueError, match="scale_padding"):
+            graph_conv(x, torch.rand(1, 2, 2, 2), ring(4), None, "same")
+        with pytest.raises(ValueError, match="lift to more levels"):
+            graph_conv(x, torch.rand(1, 2, 4, 2), ring(4), None, "valid")
+        with pytest.raises(ValueError, match="graph_lift first"):
+            graph_conv(x[0], torch.rand(1, 2, 2, 2), ring(4))
+
+
+class TestPool:
+    def test_equations(self):
+        graph, x = Graph.from_edges([(0, 1), (1, 2)], normalisation="random_walk"), tensor(2, 3, 4, 3)
+        share = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+        assert_close(graph_pool(x), x.mean((2, 3)))
+        assert_close(graph_pool(x, over="levels"), x.sum(2) / 4)
+        assert_close(graph_pool(x, graph, over="nodes"), x @ share)
+        assert_close(graph_pool(x, graph), (x @ share).mean(2))
+        for over, axes in {"both": (2, 3), "levels": 2, "nodes": 3}.items():
+            assert torch.equal(graph_pool(x, graph, "max", over), x.amax(axes))
+
+    def test_diffusion_keeps_the_mean(self):
+        graph, f = sphere(), tensor(1, 2, 162)
+        means = graph_pool(graph_lift(f, graph, 4, 0.1), graph, over="nodes")
+        assert_close(means, means[:, :, :1].expand_as(means), **EXACT)
+
+    def test_refuses(self):
+        with pytest.raises(ValueError, match="mode"):
+            graph_pool(torch.rand(1, 1, 2, 3), mode="sum")
+        with pytest.raises(ValueError, match="over"):
+            graph_pool(torch.rand(1, 1, 2, 3), over="time")
