@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from scalespaces.functional.grid import floor, pad, per_axis
+from scalespaces.functional.grid import floor, pad, per_axis, take
 from scalespaces.functional.space import ScaleSpace
 from scalespaces.theory import PaddingMode
 
@@ -88,8 +89,10 @@ class Window:
         apart, (before, _) = int(spacing), self.padding[0]
         level = pad(level, [(before * apart, 0)], mode, value)
         if self.stride[0] > 1:
-            outputs = level.shape[-1] - self.dilation[0] * (self.size[0] - 1) * apart
-            level = level[..., (outputs - 1) % self.stride[0] :]
+            n, span = level.shape[-1], self.dilation[0] * (self.size[0] - 1) * apart
+            used = (n - 1 - span) // self.stride[0] * self.stride[0] + span + 1
+            # Not a slice, nor the remainder to cut off: torch.export keeps this length symbolic.
+            level = take(level, 2, torch.arange(n - used, n, device=level.device))
         return level, Window(self.size, self.stride, ((0, 0),), self.dilation, True)
 
     def move(self, x: ScaleSpace, levels: tuple[Tensor, ...], *, dilated: bool = True) -> ScaleSpace:

@@ -1,0 +1,283 @@
+"""Causal networks: no output knows the future, all of them scale, and torch's tools take them."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace, equivariance_error
+from scalespaces.functional import causal_downscale, causal_lift
+from scalespaces.nn import (
+    CausalLift,
+    FeaturePyramid,
+    Resample,
+    ScaleAvgPool,
+    ScaleBatchNorm,
+    ScaleBlurPool,
+    ScaleConv1d,
+    ScaleMaxPool,
+    ScalePool,
+)
+from scalespaces.theory import PaddingMode
+
+POOLS: dict[str, Any] = {
+    "none": lambda stride: nn.Identity(),
+    "max": lambda stride: ScaleMaxPool(2, stride, 1),
+    "max unpadded": lambda stride: ScaleMaxPool(2, stride),
+    "average": lambda stride: ScaleAvgPool(2, stride),
+    "blur": lambda stride: ScaleBlurPool(3, stride),
+}
+
+
+def network(
+    sampling,
+    *,
+    num_levels=4,
+    base=2,
+    lift_padding: PaddingMode = "zeros",
+    mode: PaddingMode = "zeros",
+    taps=3,
+    stride=1,
+    pool="max",
+    pool_stride=2,
+    padding: Any = "same",
+    scale_padding="zero",
+):
+    """A filter of one level, a pooling, and a filter of two levels, whose biases and statistics are random."""
+    layers = nn.Sequential(
+        CausalLift(num_levels, base, sampling=sampling, padding_mode=lift_padding),
+        ScaleConv1d(2, 4, (1, taps), stride, padding, padding_mode=mode),
+        nn.ReLU(),
+        POOLS[pool](pool_stride),
+        ScaleConv1d(4, 4, (2, taps), padding_mode=mode, scale_padding=scale_padding),
+        ScaleBatchNorm(4),
+        nn.ReLU(),
+    ).double()
+    state = layers.state_dict()
+    for name in ("1.bias", "4.bias", "5.weight", "5.bias", "5.running_mean"):
+        nn.init.normal_(state[name])
+    return layers.eval()
+
+
+def scale_pooled(mode):
+    """What a ScalePool returns, on the grid of level 0 where it lies."""
+
+    def head(x):
+        return ScaleSpace((torch.as_tensor(ScalePool(mode)(x)),), unit=x.unit, causal=True)
+
+    return head
+
+
+def times(space, k):
+    """Where the samples of a level sit, in samples of the signal; now is 0."""
+    return torch.as_tensor(-space.steps[k] * space.unit[0] * np.arange(space.levels[k].shape[2])[::-1])
+
+
+@settings(max_examples=150)
+@given(
+    st.integers(1, 80),
+    st.integers(0, 80),
+    st.integers(1, 4),
+    st.integers(2, 3),
+    st.sampled_from(["pyramid", "dense"]),
+    st.sampled_from(["zeros", "replicate"]),
+    st.sampled_from(["zeros", "replicate"]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from(["none", "max", "blur"]),
+    st.integers(1, 3),
+    st.sampled_from(["zero", "replicate", "valid"]),
+)
+def test_no_bit_knows_the_future(
+    length, back, num_levels, base, sampling, lift_padding, mode, taps, stride, pool, pool_stride, scale_padding
+):
+    torch.manual_seed(0)
+    model = network(
+        sampling,
+        num_levels=num_levels + 1,
+        base=base,
+        lift_padding=lift_padding,
+        mode=mode,
+        taps=taps,
+        stride=stride,
+        pool=pool,
+        pool_stride=pool_stride,
+        scale_padding=scale_padding,
+    )
+    f, now = torch.randn(2, 2, length, dtype=torch.float64), max(-back, 1 - length)  # what comes after now changes
+    g = f.clone()
+    g[..., length - 1 + now + 1 :] += torch.randn_like(g[..., length - 1 + now + 1 :])
+    x, y = model(f), model(g)
+    for head in (nn.Identity(), Resample(length), scale_pooled("mean"), scale_pooled("max")):
+        a, b = head(x), head(y)
+        for k, (before, after) in enumerate(zip(a.levels, b.levels, strict=True)):
+            known = times(a, k) <= now
+            assert torch.equal(before[..., known], after[..., known]), (head, k)
+    for k, (before, after) in enumerate(zip(FeaturePyramid()(x).values(), FeaturePyramid()(y).values(), strict=True)):
+        known = -(base**k) * x.unit[0] * torch.arange(before.shape[2]).flip(0) <= now
+        assert torch.equal(before[..., known], after[..., known]), k
+
+
+def test_the_newest_sample_is_heard_by_the_newest_output():
+    for sampling in ("pyramid", "dense"):
+        for length in range(40, 50):
+            model = nn.Sequential(
+                CausalLift(4, sampling=sampling), ScaleConv1d(2, 2, (2, 3), stride=3), ScaleAvgPool(2, 2, 1)
+            )
+            f = torch.randn(1, 2, length, requires_grad=True)
+            for level in model(f).levels:
+                (gradient,) = torch.autograd.grad(level[..., -1].sum(), f, retain_graph=True)
+                assert gradient[..., -1].abs().min() > 0
+
+
+@pytest.mark.parametrize("pool", list(POOLS))
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("lift_padding", "mode"), [("zeros", "zeros"), ("replicate", "replicate")])
+def test_pyramids_scale_at_every_length(lift_padding, mode, stride, pool):
+    model = network(
+        "pyramid", lift_padding=lift_padding, mode=mode, stride=stride, pool=pool, scale_padding="valid", num_levels=4
+    )
+    for length in (150, 211, 289, 300):
+        check(model, length)
+
+
+@pytest.mark.parametrize("pool", [pool for pool in POOLS if pool != "blur"])  # which repeats the first sample
+@pytest.mark.parametrize("layer", [{}, {"stride": 2}, {"stride": 3}, {"padding": "valid"}, {"padding": 1, "stride": 2}])
+def test_dense_levels_scale_at_every_length_with_zeros(layer, pool):
+    model = network("dense", pool=pool, scale_padding="valid", num_levels=4, **layer)
+    for length in (128, 165, 199, 210):
+        check(model, length)
+
+
+@pytest.mark.parametrize("base", [2, 3])
+@pytest.mark.parametrize("sampling", ["pyramid", "dense"])
+def test_every_short_length(sampling, base):
+    model = network(sampling, base=base, scale_padding="valid", num_levels=4)
+    for length in range(1, 60):
+        check(model, length)
+
+
+def test_dense_levels_with_replicate_scale_at_their_lengths():
+    model = network("dense", lift_padding="replicate", mode="replicate", pool="none", scale_padding="valid")
+    check(model, 65)  # 1 modulo 2^3
+    with pytest.raises(AssertionError):
+        check(model, 68)
+
+
+def check(model, length):
+    """Every sample of every level agrees when the record is downscaled."""
+    f = torch.randn(1, 2, length, dtype=torch.float64)
+    table = equivariance_error(model, f, downscaling=model[0].downscale)
+    assert np.nanmax(table.errors) < 1e-12, length
+    assert np.nanmax(table.largest) < 1e-12, length
+
+
+def test_the_layer_is_the_function():
+    f = torch.rand(2, 3, 50)
+    for arguments in ({}, {"num_levels": 3, "base": 3, "zero_scale": 1.0, "stages": 2, "sampling": "dense"}):
+        layer = CausalLift(**arguments, padding_mode="replicate")
+        expected = causal_lift(f, **arguments, padding_mode="replicate")
+        assert repr(layer(f)) == repr(expected)
+        assert_close(layer(f).levels, expected.levels)
+        arguments = {name: value for name, value in arguments.items() if name not in ("num_levels", "sampling")}
+        for n in range(3):
+            assert_close(layer.downscale(f, n), causal_downscale(f, n, **arguments, padding_mode="replicate"))
+    assert "base=2.0, zero_scale=0.25, stages=4, sampling='pyramid', padding_mode='zeros'" in repr(CausalLift())
+
+
+def test_the_kernel_follows_and_stays_out_of_checkpoints():
+    layer, f = CausalLift(), torch.rand(1, 1, 40, dtype=torch.float64)
+    assert layer.state_dict() == {}
+    assert_close(layer.half().double()(f).levels, causal_lift(f).levels, rtol=0, atol=0)
+    assert CausalLift().to(torch.bfloat16)(f.bfloat16()).dtype == torch.bfloat16
+    assert_close(copy.deepcopy(layer)(f).levels, layer(f).levels, rtol=0, atol=0)
+    with torch.device("meta"):
+        empty = CausalLift()
+    assert_close(empty.to_empty(device="cpu").taps, CausalLift().taps)
+
+
+def test_arguments_are_checked_when_the_layer_is_made():
+    name: str
+    for name, wrong in (("base", 1.5), ("num_levels", 0), ("stages", 0), ("zero_scale", -1.0)):
+        arguments: dict[str, Any] = {name: wrong}
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            CausalLift(**arguments)
+    with pytest.raises(ValueError, match="sampling is one of pyramid, dense"):
+        CausalLift(sampling="sparse")
+    with pytest.raises(ValueError, match="samples of the future"):
+        CausalLift(padding_mode="reflect")
+
+
+def test_autocast():
+    for sampling in ("pyramid", "dense"):
+        model, f = network(sampling).float(), torch.rand(2, 2, 64)
+        expected = ScalePool()(model(f))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            levels = model(f)
+            out = ScalePool()(levels)
+        assert_close(model[0](f).levels, causal_lift(f, sampling=sampling).levels)
+        assert levels.causal
+        assert_close(out.float(), expected, rtol=0.1, atol=0.1)
+
+
+class Net(nn.Module):
+    """Every kind of causal layer."""
+
+    def __init__(self, sampling):
+        super().__init__()
+        self.layers = network(sampling, stride=2).float()
+        self.blur = ScaleBlurPool()
+        self.pool = ScalePool("max")
+
+    def forward(self, signal):
+        levels = self.layers(signal)
+        return self.pool(self.blur(levels)), 2 * levels + levels
+
+
+@pytest.mark.parametrize("sampling", ["pyramid", "dense"])
+def test_export(sampling, tmp_path):
+    model, f = Net(sampling).eval(), torch.rand(2, 2, 101)
+    torch.export.save(torch.export.export(model, (f,), strict=False), tmp_path / "net.pt2")
+    pooled, levels = torch.export.load(tmp_path / "net.pt2").module()(f)
+    assert isinstance(levels, ScaleSpace)
+    assert repr(levels) == repr(model(f)[1])
+    assert_close(pooled, model(f)[0])
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="before 2.13, torch exports strides for even or for odd sizes only",
+)
+@pytest.mark.parametrize("sampling", ["pyramid", "dense"])
+def test_export_with_dynamic_batch_and_length(sampling):
+    model = Net(sampling).eval()
+    model.layers[3] = ScaleAvgPool(2, 2, 1)  # torch makes the length static where it takes a maximum along one axis
+    shapes = ({0: torch.export.Dim("b", min=1, max=64), 2: torch.export.Dim("t", min=160, max=1024)},)
+    exported = torch.export.export(model, (torch.rand(2, 2, 301),), dynamic_shapes=shapes, strict=False)
+    for batch, length in ((2, 301), (1, 300), (3, 257), (2, 163)):
+        f = torch.rand(batch, 2, length)
+        assert_close(exported.module()(f)[0], model(f)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", ["pyramid", "dense"])
+def test_compile_whole_graph(sampling):
+    torch._dynamo.reset()
+    model = Net(sampling).train()
+    twin = copy.deepcopy(model)
+    f = torch.rand(2, 2, 101)
+    pooled, levels = torch.compile(twin, fullgraph=True)(f)
+    expected, expected_levels = model(f)
+    assert repr(levels) == repr(expected_levels)
+    assert_close(pooled, expected, rtol=1e-4, atol=1e-4)
+    pooled.square().mean().backward()
+    expected.square().mean().backward()
+    for (name, got), wanted in zip(twin.named_parameters(), model.parameters(), strict=True):
+        assert got.grad is not None, name
+        assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-4)
