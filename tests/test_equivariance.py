@@ -303,3 +303,27 @@ def test_translations_of_narrow_images_are_not_made_up():
     table = translation_error(lambda image: scalespaces.lift(image, 4), torch.rand(1, 1, 18, 18))
     assert np.isnan(table.errors[-1]).all()
     assert np.nanmax(table.errors[:, 0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "compact"),
+    [
+        (((2.0, 0.0), (0.0, 1.0)), False),
+        (((2.0, 0.0), (0.0, 3.0)), False),
+        (((2.0, 1.0), (0.0, 2.0)), True),
+        (((1.0, 1.0), (1.0, -1.0)), True),
+    ],
+    ids=["one axis", "both axes", "shear", "quincunx"],
+)
+def test_anisotropic_and_affine_lifts(base, compact):
+    """Axes scaled apart: at every pixel. Turned and sheared, the borders turn too: where the image is zero near them."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        Lift(3, base, method="cascade", padding_mode="zeros", truncation=3),
+        ScaleConv2d(1, 4, (2, 3, 3), bias=False, scale_padding="valid"),
+        nn.ReLU(),
+        ScaleConv2d(4, 4, (1, 3, 3), bias=False),
+    ).double()
+    image = torch.zeros(1, 1, 130, 150, dtype=torch.float64)
+    image[..., 58:72, 68:82] = torch.randn(14, 14, dtype=torch.float64)
+    assert_equivariant(net, image if compact else torch.randn_like(image), tolerance=1e-12)
