@@ -316,7 +316,7 @@ def test_translations_of_narrow_images_are_not_made_up():
     ids=["one axis", "both axes", "shear", "quincunx"],
 )
 def test_anisotropic_and_affine_lifts(base, compact):
-    """Axes scaled apart: at every pixel. Turned and sheared, the borders turn too: where the image is zero near them."""
+    """Axes scaled apart: at every pixel. Turned or sheared, the borders turn too: where the image is zero near them."""
     torch.manual_seed(0)
     net = nn.Sequential(
         Lift(3, base, method="cascade", padding_mode="zeros", truncation=3),
