@@ -153,9 +153,9 @@ class TestHeat:
 
     def test_gradients(self):
         graph = sphere(0)
-        f = tensor(1, 2, 12).requires_grad_()
+        f = tensor(1, 12).requires_grad_()
         assert torch.autograd.gradcheck(lambda f: heat(f, graph, 0.5), f)
-        assert torch.autograd.gradcheck(lambda f: heat(f, graph, 60.0), f)
+        assert torch.autograd.gradcheck(lambda f: heat(f, graph, 12.0), f)
         assert torch.autograd.gradgradcheck(lambda f: heat(f, graph, 0.2) ** 2, f)
 
     def test_the_gradient_is_the_adjoint(self):

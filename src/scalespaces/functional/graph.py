@@ -314,8 +314,12 @@ def _step(x: Tensor, graph: Graph, tails: tuple[float, ...]) -> Tensor:
 
 
 @constant
-@lru_cache(maxsize=256)
 def _polynomials(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
+    return _tails(tau, bound, eps)
+
+
+@lru_cache(maxsize=256)
+def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
     """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for times that add up to tau.
 
     Each is as long as all before it. What arrives there is smooth by then, so rounding stays small over many terms,
@@ -389,13 +393,20 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
     return flow
 
 
+_LEAVES = ("edges", "weights", "means", "mass", "rowsums")
+
+
 def _flatten(graph: Graph) -> tuple[list[Any], float]:
-    return [graph.edges, graph.weights, graph.means, graph.mass, graph.rowsums], graph.bound
+    return [getattr(graph, name) for name in _LEAVES], graph.bound
+
+
+def _flatten_with_keys(graph: Graph) -> tuple[list[Any], float]:
+    leaves, bound = _flatten(graph)
+    return [(_pytree.GetAttrKey(name), leaf) for name, leaf in zip(_LEAVES, leaves, strict=True)], bound
 
 
 def _unflatten(leaves: Any, bound: float) -> Graph:
-    edges, weights, means, mass, rowsums = leaves
-    return Graph(edges, weights, means, mass, rowsums, bound)
+    return Graph(**dict(zip(_LEAVES, leaves, strict=True)), bound=bound)
 
 
 _pytree.register_pytree_node(
@@ -405,4 +416,5 @@ _pytree.register_pytree_node(
     serialized_type_name="scalespaces.Graph",
     to_dumpable_context=float,
     from_dumpable_context=float,
+    flatten_with_keys_fn=_flatten_with_keys,
 )

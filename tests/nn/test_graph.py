@@ -1,0 +1,160 @@
+"""Networks on graphs commute with diffusion and with permutations of the nodes."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool, heat
+from scalespaces.nn import GraphConv, GraphLift, GraphPool
+
+MESH = Path(__file__).parents[2] / "examples" / "mesh.py"
+LEVELS, TAU, NODES = 6, 0.8, 14
+
+
+class Network(nn.Module):
+    """Lift, correlation, batch norm, ReLU, correlation; three channels come out."""
+
+    def __init__(self, scale_padding: str = "valid", levels: int = LEVELS) -> None:
+        super().__init__()
+        self.lift = GraphLift(levels, TAU)
+        self.first = GraphConv(2, 8, 2, scale_padding=scale_padding)
+        self.norm = nn.BatchNorm2d(8)
+        self.second = GraphConv(8, 3, 2, scale_padding=scale_padding)
+        nn.init.normal_(self.norm.weight)
+        nn.init.normal_(self.norm.bias)
+        for bias in (self.first.bias, self.second.bias):
+            assert bias is not None
+            nn.init.normal_(bias)
+
+    def forward(self, f: Tensor, graph: Graph) -> Tensor:
+        return self.second(self.norm(self.first(self.lift(f, graph), graph)).relu(), graph)
+
+
+def random_graph(seed: int = 0, normalisation: str = "none", order: np.ndarray | None = None) -> Graph:
+    rng = np.random.default_rng(seed)
+    edges = np.unique(np.sort(rng.integers(0, NODES, (30, 2)), 1), axis=0)
+    weights = rng.uniform(0.1, 2, len(edges))
+    return Graph.from_edges(edges if order is None else order[edges], weights, NODES, normalisation)
+
+
+def signal() -> Tensor:
+    return torch.randn(2, 2, NODES, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("normalisation", ["none", "symmetric", "random_walk"])
+@pytest.mark.parametrize(("scale_padding", "truncated"), [("valid", 0), ("zero", 2), ("replicate", 2)])
+def test_diffusing_the_input_shifts_the_output_by_a_level(normalisation, scale_padding, truncated):
+    network, graph, f = Network(scale_padding).double().eval(), random_graph(0, normalisation), signal()
+    expected, got = network(f, graph)[:, :, 1:], network(heat(f, graph, TAU), graph)[:, :, :-1]
+    exact = expected.shape[2] - truncated
+    assert_close(got[:, :, :exact], expected[:, :, :exact], rtol=0, atol=1e-12)
+    assert (expected[:, :, 1:] - expected[:, :, :-1]).abs().max() > 1e-3, "levels that are all alike show nothing"
+
+
+@given(st.permutations(range(NODES)), st.sampled_from(["none", "symmetric", "random_walk"]))
+def test_renaming_the_nodes_renames_the_output(order, normalisation):
+    order = np.array(order)  # node i becomes order[i]
+    network, f = Network().double().eval(), signal()
+    out = network(f, random_graph(0, normalisation))
+    renamed = torch.empty_like(f)
+    renamed[:, :, order] = f
+    got = network(renamed, random_graph(0, normalisation, order))
+    assert_close(got[..., order], out, rtol=0, atol=1e-12)
+
+
+def test_each_layer_is_its_function():
+    graph, f = random_graph(), signal()
+    x = GraphLift(3, 0.5)(f, graph)
+    assert torch.equal(x, graph_lift(f, graph, 3, 0.5))
+    layer = GraphConv(2, 4, 3, scale_padding="replicate").double()
+    assert torch.equal(layer(x, graph), graph_conv(x, layer.weight, graph, layer.bias, "replicate"))
+    assert torch.equal(GraphPool("max", "levels")(x), graph_pool(x, None, "max", "levels"))
+    assert torch.equal(GraphPool()(x, graph), graph_pool(x, graph))
+
+
+def test_state_and_copies():
+    network, graph, f = Network().double().eval(), random_graph(), signal()
+    assert set(network.first.state_dict()) == {"weight", "bias"}
+    assert not network.lift.state_dict()
+    assert not [name for name, buffer in network.named_buffers() if buffer.is_sparse]
+    twin = Network().double().eval()
+    twin.load_state_dict(network.state_dict())
+    for other in (twin, copy.deepcopy(network)):
+        assert torch.equal(other(f, graph), network(f, graph))
+
+
+def test_reprs_and_refusals():
+    assert repr(GraphLift(3, 0.5)) == "GraphLift(num_levels=3, tau=0.5)"
+    assert repr(GraphConv(2, 4)) == "GraphConv(2, 4, kernel_size=2)"
+    assert "scale_padding='valid', bias=False" in repr(GraphConv(2, 4, 1, bias=False, scale_padding="valid"))
+    assert repr(GraphPool()) == "GraphPool('mean', over='both')"
+    for make in (lambda: GraphConv(0, 4), lambda: GraphConv(2, 4, 0), lambda: GraphLift(0)):
+        with pytest.raises(ValueError, match="must be an integer >= 1"):
+            make()
+    with pytest.raises(ValueError, match="scale_padding"):
+        GraphConv(2, 4, scale_padding="same")
+    with pytest.raises(ValueError, match="mode"):
+        GraphPool("sum")
+
+
+def test_training_under_autocast():
+    """A step of training in bfloat16: weights and signals get finite gradients, close to those of full precision."""
+    graph, f = random_graph(), signal().float().requires_grad_()
+    network = Network().eval()
+    gradients = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = network(f, graph)
+        assert out.dtype == (torch.bfloat16 if enabled else torch.float32)
+        gradients.append(torch.autograd.grad(out.float().square().mean(), [f, *network.parameters()]))
+    for full, half in zip(*gradients, strict=True):
+        assert (full - half).norm() < 0.05 * full.norm()
+
+
+@pytest.mark.slow
+def test_export():
+    """The graph is an input of the exported program: another one of its size may follow."""
+    network, f = Network(levels=4).eval(), signal().float()
+    graph = random_graph()
+    program = torch.export.export(network, (f, graph))
+    assert_close(program.module()(f, graph), network(f, graph))
+    heavier = Graph.from_edges(graph.edges.T.numpy(), torch.rand(graph.edges.shape[1]).numpy(), NODES)
+    other = Graph(graph.edges, heavier.weights, heavier.means, graph.mass, None, graph.bound)
+    assert_close(program.module()(f, other), network(f, other))
+
+
+@pytest.mark.slow
+def test_compile():
+    network, graph, f = Network(levels=4), random_graph(0, "symmetric"), signal().float().requires_grad_()
+    compiled = torch.compile(network, fullgraph=True)
+    results = []
+    for run in (network.eval(), compiled):
+        out = run(f, graph)
+        results.append((out, *torch.autograd.grad(out.square().sum(), [f, *network.parameters()])))
+    for eager, fused in zip(*results, strict=True):
+        assert_close(fused, eager, rtol=1e-4, atol=1e-4)
+
+
+def test_the_example(tmp_path):
+    command = [sys.executable, "-W", "error", str(MESH), "--out", str(tmp_path / "out"), "--subdivisions", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert result.returncode == 0, result.stderr
+    rows = {name: [float(e) for e in line.split()] for name, line in re.findall(r"(float\d+) (.*)", result.stdout)}
+    assert [len(row) for row in rows.values()] == [2, 2]
+    assert max(rows["float32"]) < 1e-6
+    assert max(rows["float64"]) < 1e-14
+    picture = (tmp_path / "out" / "mesh.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert int.from_bytes(picture[16:20], "big") > 1000
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["mesh.png"]
