@@ -17,7 +17,7 @@ from scalespaces._files import replacing
 from scalespaces.functional import Graph, graph_lift, heat
 from scalespaces.nn import GraphConv, GraphLift
 
-LEVELS, TAU = 5, 0.005  # tau is in units of area; the sphere has some 4 pi
+LEVELS, TAU = 6, 0.005  # tau is in units of area; the sphere has some 4 pi
 
 
 def icosphere(subdivisions: int) -> tuple[NDArray, NDArray]:
@@ -89,7 +89,7 @@ def draw(path: Path, vertices: NDArray, faces: NDArray, levels: Tensor) -> None:
         surface.set_array(None)
         values = level.numpy()[faces].mean(1)
         surface.set_facecolor(matplotlib.colormaps["coolwarm"](0.5 + 0.5 * values / levels.abs().max().item()))
-        axes.set_title(f"k = {k}", y=0.94)
+        axes.text2D(0.5, 0.04, f"k = {k}", transform=axes.transAxes, horizontalalignment="center")
         axes.set_box_aspect((1, 1, 1), zoom=1.5)
         axes.set_axis_off()
     with replacing(path) as draft:

@@ -151,7 +151,7 @@ def test_the_example(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert result.returncode == 0, result.stderr
     rows = {name: [float(e) for e in line.split()] for name, line in re.findall(r"(float\d+) (.*)", result.stdout)}
-    assert [len(row) for row in rows.values()] == [2, 2]
+    assert [len(row) for row in rows.values()] == [3, 3]
     assert max(rows["float32"]) < 1e-6
     assert max(rows["float64"]) < 1e-14
     picture = (tmp_path / "out" / "mesh.png").read_bytes()

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree
 
 from scalespaces.functional.conv import check_scale_padding
-from scalespaces.functional.grid import constant, full_precision, take
+from scalespaces.functional.grid import constant, take
 from scalespaces.theory import (
     adjacency,
     chebyshev_heat,
@@ -136,15 +136,12 @@ class Graph:
 
     def laplace(self, f: Tensor) -> Tensor:
         """L f, for ``(..., N)``."""
-        x, shape = self._nodes_first(f)
-        with full_precision(f):
-            return _nodes_last(self._laplace(x), f, shape)
+        return _nodes_last(self._laplace(self._nodes_first(f)), f)
 
     def average(self, f: Tensor) -> Tensor:
         """P f, the mean over the neighbours, for ``(..., N)``; an isolated node keeps its value."""
-        x, shape = self._nodes_first(f)
-        with full_precision(f):
-            return _nodes_last(x - self._differences(x, self.means), f, shape)
+        x = self._nodes_first(f)
+        return _nodes_last(x - self._differences(x, self.means), f)
 
     def _laplace(self, x: Tensor) -> Tensor:
         out = self._differences(x, self.weights)
@@ -158,7 +155,7 @@ class Graph:
         out = torch.zeros_like(x).scatter_add(0, i.unsqueeze(1).expand_as(difference), difference * there)
         return out.scatter_add(0, j.unsqueeze(1).expand_as(difference), -difference * back)
 
-    def _nodes_first(self, f: Tensor) -> tuple[Tensor, torch.Size]:
+    def _nodes_first(self, f: Tensor) -> Tensor:
         if not f.is_floating_point() or f.ndim == 0 or f.shape[-1] != self.num_nodes:
             raise ValueError(
                 f"a signal on this graph is of floating point and has {self.num_nodes} nodes along its last axis, got "
@@ -169,7 +166,7 @@ class Graph:
                 f"signal and graph are on one device, got {f.device} and {self.mass.device}; use graph.to(device)"
             )
         x = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
-        return x.reshape(-1, self.num_nodes).t().contiguous(), f.shape
+        return x.reshape(-1, self.num_nodes).t().contiguous()
 
 
 def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
@@ -181,7 +178,9 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
     the rest is below the precision of the signal. With :math:`D_j = S_j - S_{j-1}` the recurrence of the polynomials
     is :math:`D_{j+1} = D_j - 2 A S_j`, which keeps what is smooth to full precision, and constants to the last bit. A
     large ``tau`` is split into steps of doubling length. Some :math:`15 \sqrt{\tau\, \text{bound}}` products with L
-    are taken at most; under autocast they stay in full precision.
+    are taken at most, by gathers and sums, which autocast leaves in full precision. Errors are about 1e-12 of the
+    largest value in float64 and below 1e-6 in float32, for any ``tau``; in float32 where rows of L do not sum to zero
+    (the symmetric normalisation) they grow with it, to 1e-5 near :math:`\tau\, \text{bound} = 10^5`.
 
     Args:
         f: ``(..., N)``.
@@ -193,18 +192,17 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
         >>> heat(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]), ring, 0.5)
         tensor([0.4660, 0.2089, 0.0581, 0.0581, 0.2089])
     """
-    x, shape = graph._nodes_first(f)
-    with full_precision(f):
-        for tails in _polynomials(float(tau), graph.bound, torch.finfo(x.dtype).eps):
-            x = _step(x, graph, tails)
-        return _nodes_last(x, f, shape)
+    x = graph._nodes_first(f)
+    for tails in _polynomials(float(tau), graph.bound, torch.finfo(x.dtype).eps):
+        x = _step(x, graph, tails)
+    return _nodes_last(x, f)
 
 
 def graph_lift(f: Tensor, graph: Graph, num_levels: int = 4, tau: float = 1.0) -> Tensor:
     r"""Lift a signal on the nodes: level :math:`k` is :math:`e^{-k \tau L} f`.
 
     Each level is the one before it, diffused, so the levels of ``heat(f, graph, tau)`` are those of ``f`` from the
-    second on, bit for bit.
+    second on: bit for bit on a CPU, to rounding on devices that add up in no fixed order.
 
     Args:
         f: ``(B, C, N)``.
@@ -334,8 +332,8 @@ def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...
     return tuple(tails)
 
 
-def _nodes_last(x: Tensor, f: Tensor, shape: torch.Size) -> Tensor:
-    return x.t().reshape(shape).to(f.dtype)
+def _nodes_last(x: Tensor, f: Tensor) -> Tensor:
+    return x.t().reshape(f.shape).to(f.dtype)
 
 
 def _check_levels(x: Tensor) -> None:
