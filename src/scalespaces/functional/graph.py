@@ -153,7 +153,7 @@ class Graph:
         there, back = weights.to(x.dtype).unsqueeze(2)
         difference = take(x, 0, i) - take(x, 0, j)
         out = torch.zeros_like(x).scatter_add(0, i.unsqueeze(1).expand_as(difference), difference * there)
-        return out.scatter_add(0, j.unsqueeze(1).expand_as(difference), -difference * back)
+        return out.scatter_add(0, j.unsqueeze(1).expand_as(difference), difference * -back)
 
     def _nodes_first(self, f: Tensor) -> Tensor:
         if not f.is_floating_point() or f.ndim == 0 or f.shape[-1] != self.num_nodes:
