@@ -11,6 +11,7 @@ import scalespaces
 from scalespaces import ScaleSpace
 from scalespaces.data import photograph
 from scalespaces.nn import (
+    CausalLift,
     Lift,
     ScaleAvgPool,
     ScaleBatchNorm,
@@ -327,3 +328,15 @@ def test_anisotropic_and_affine_lifts(base, compact):
     image = torch.zeros(1, 1, 130, 150, dtype=torch.float64)
     image[..., 58:72, 68:82] = torch.randn(14, 14, dtype=torch.float64)
     assert_equivariant(net, image if compact else torch.randn_like(image), tolerance=1e-12)
+
+
+def test_causal_spaces_are_downscaled_causally():
+    model = nn.Sequential(CausalLift(4, zero_scale=0.5, stages=3), ScaleConv1d(1, 4, (1, 5), stride=2)).double()
+    signal = torch.randn(1, 1, 101, dtype=torch.float64)
+    assert_equivariant(model, signal, tolerance=1e-12)
+    with pytest.raises(AssertionError, match="not equivariant"):
+        assert_equivariant(model, signal, stages=4)
+    with pytest.raises(ValueError, match="no downscaling but"):
+        equivariance_error(model, signal, downscaling="direct")
+    with pytest.raises(ValueError, match="counted back from its end"):
+        translation_error(model, signal)

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from scalespaces._extras import require
-from scalespaces.functional import LiftPlan, ScaleSpace, downscale, scale_shift
+from scalespaces.functional import ScaleSpace, causal_downscale, downscale, scale_shift
 from scalespaces.functional.grid import pad, sample
 from scalespaces.theory import check_choice
 
 Model = Callable[[Tensor], ScaleSpace]
 DOWNSCALINGS = ("cascade", "direct", "pillow")
+_LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def equivariance_error(
             of the image and :math:`\ell`.
         shifts: the :math:`\ell` of the rows; all that leave a level when left out.
         **lift_arguments: base, zero_scale, kernel and padding_mode of the downscaling; read off the model's
-            :class:`~scalespaces.nn.Lift` when it has one.
+            :class:`~scalespaces.nn.Lift` (or :class:`~scalespaces.nn.CausalLift`) when it has one.
 
     Example:
         >>> image = torch.rand(1, 1, 64, 64, dtype=torch.float64)
@@ -130,6 +131,8 @@ def translation_error(
         if width < 2:
             raise ValueError(f"an image {image.shape[-1]} wide cannot be moved by {widest} pixels; use a larger one")
         still = _run(model, image[..., :width])
+        if still.causal:
+            raise ValueError("a causal space is counted back from its end, which moves with the window")
         numbers = tuple(range(still.first_level, still.first_level + still.num_levels))
         errors = np.full((2, len(translations), len(numbers)), math.nan)
         for i, move in enumerate(translations):
@@ -229,10 +232,14 @@ def _downscaling(
         return downscaling
     check_choice("downscaling", downscaling, DOWNSCALINGS)
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    lifts: list[Any] = [module for module in modules if isinstance(getattr(module, "plan", None), LiftPlan)]
-    names = ("zero_scale", "kernel", "padding_mode", "truncation")
+    names = ("zero_scale", "stages", "padding_mode") if whole.causal else _LIFT_ARGUMENTS
+    lifts = [module for module in modules if all(hasattr(module, name) for name in (*names, "num_levels"))]
     read_off = {name: getattr(lifts[0], name) for name in names} if lifts else {}
     arguments = {"base": whole.base, **read_off, **arguments}
+    if whole.causal:
+        if downscaling != "cascade":
+            raise ValueError(f'a causal space has no downscaling but "cascade", got {downscaling!r}; pass a function')
+        return lambda signal, n: causal_downscale(signal, n, **arguments)
     if downscaling == "pillow":
         return lambda image, n: _resize(image, arguments["base"] ** n)
     return lambda image, n: downscale(image, n, method=downscaling, **arguments)
