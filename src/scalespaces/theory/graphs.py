@@ -1,7 +1,7 @@
 r"""Heat on graphs and meshes: Laplacians :math:`L`, bounds of their spectra, and polynomials for :math:`e^{-\tau L}`.
 
 Every Laplacian here is symmetric and positive semidefinite under some mass, :math:`m_i L_{ij} = m_j L_{ji}`, so that
-:math:`\{e^{-k \tau L}\}_{k \ge 0}` is a semigroup of blurs. SciPy's sparse matrices are imported where they are used.
+:math:`\{e^{-k \tau L}\}_{k \ge 0}` is a semigroup of blurs. SciPy is imported where it is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from ._checks import Array, check_choice, check_integer, check_real
 
@@ -184,6 +183,8 @@ def chebyshev_heat(tau: float, bound: float, tolerance: float = 1e-16) -> Array:
         >>> len(chebyshev_heat(100.0, 2.0))
         86
     """
+    from scipy import special
+
     z = check_real("tau", tau, ">= 0", lambda t: t >= 0) * check_real("bound", bound, ">= 0", lambda b: b >= 0) / 2
     if z > 2**30:
         raise ValueError(f"tau * bound must be at most 2**31, got {2 * z:g}; take several steps of a smaller tau")
