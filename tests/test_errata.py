@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from scipy import integrate, special
 
 from scalespaces import downscale, lift
+from scalespaces.data import photograph
 from scalespaces.functional import Lifted, ScaleTranslations, semigroup_correlation
 from scalespaces.nn.init import paper_
 from scalespaces.theory import (
@@ -253,7 +254,7 @@ def test_the_papers_numbers_take_t_for_the_variance():
 
 def test_truncation_is_not_what_breaks_equivariance():
     """Wider kernels leave the error of the paper's lift as it is, and the cascade has none with the narrowest."""
-    image = torch.rand(1, 1, 64, 64, dtype=torch.float64)
+    image = photograph(256).double()
 
     def error(method, truncation):
         def levels(f, number):
@@ -264,8 +265,8 @@ def test_truncation_is_not_what_breaks_equivariance():
         expected = levels(image, 3)[2]
         return float((levels(small, 2)[1] - expected).norm() / expected.norm())
 
-    assert error("direct", 12) == pytest.approx(error("direct", 4), rel=0.02)
-    assert error("direct", 12) > 1e-3
+    assert error("direct", 12) == pytest.approx(error("direct", 4), rel=1e-3)
+    assert error("direct", 12) == pytest.approx(0.0101, rel=0.01)
     assert error("cascade", 1) == 0
 
 

@@ -1,0 +1,143 @@
+"""What the pages cite exists: links, tests, names, commands."""
+
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalespaces.cli import build_parser
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: str) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)}
+
+
+def broken_links(text: str, page: Path) -> Iterator[str]:
+    prose = re.sub(r"\$\$.*?\$\$|```.*?```|`[^`]*`", "", text, flags=re.DOTALL)  # [f](x) in formulas is no link
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if target != page and not target.exists():
+            yield f"no such file: {link}"
+        elif anchor and anchor not in anchors(text if target == page else target.read_text()):
+            yield f"no such heading: {link}"
+
+
+def missing_tests(text: str) -> Iterator[str]:
+    for path, names in re.findall(r"(?<![\w/.])(tests/[\w/]+\.py)((?:::\w+)*)", text):
+        file = ROOT / path
+        if not file.exists():
+            yield f"no such file: {path}"
+            continue
+        body = ast.parse(file.read_text()).body
+        for name in names.split("::")[1:]:
+            found = [node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
+            if not found:
+                yield f"no such test: {path}{names}"
+                break
+            body = found[0].body
+
+
+def missing_names(text: str) -> Iterator[str]:
+    for name in re.findall(r"(?<![\w/.])scalespaces(?:\.\w+)+", text):
+        found = importlib.import_module("scalespaces")
+        for part in name.split(".")[1:]:
+            if not hasattr(found, part):
+                yield f"no such name: {name}"
+                break
+            found = getattr(found, part)
+
+
+def wrong_commands(text: str) -> Iterator[str]:
+    for script, arguments in re.findall(r"\bpython ([\w/]+\.py)([^`\n]*)", text):
+        file = ROOT / script
+        if not file.exists():
+            yield f"no such script: {script}"
+            continue
+        source = file.read_text()
+        yield from (
+            f"no such option: {script} {flag}" for flag in re.findall(r"--\w+", arguments) if flag not in source
+        )
+    for command in re.findall(r"(?:^ *|`)scalespaces ([a-z][^`\n#]*)", text, re.MULTILINE):
+        words = [word for word in shlex.split(command) if word != "--help"]
+        try:
+            build_parser().parse_args(words)
+        except SystemExit:
+            yield f"no such command: scalespaces {command.strip()}"
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"(?:^ *|`)make ([a-z-]+)", text, re.MULTILINE):
+        if not re.search(rf"^{target}:", makefile, re.MULTILINE):
+            yield f"no such target: make {target}"
+
+
+def problems(text: str, page: Path) -> list[str]:
+    return [*broken_links(text, page), *missing_tests(text), *missing_names(text), *wrong_commands(text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_cites_exists(page):
+    assert problems(page.read_text(), page) == []
+
+
+@pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: page.name)
+def test_python_on_a_page_runs(page):
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(code, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[a](nowhere.md)", "no such file: nowhere.md"),
+        ("[`a`](nowhere.md)", "no such file: nowhere.md"),
+        ("[a](sampling.md#no-heading)", "no such heading: sampling.md#no-heading"),
+        ("# One\n[a](#two)", "no such heading: #two"),
+        ("`tests/test_nothing.py`", "no such file: tests/test_nothing.py"),
+        ("`tests/test_docs.py::test_no`", "no such test: tests/test_docs.py::test_no"),
+        (
+            "tests/theory/test_kernels.py::TestBinomial::test_no",
+            "no such test: tests/theory/test_kernels.py::TestBinomial::test_no",
+        ),
+        ("`scalespaces.functional.nothing`", "no such name: scalespaces.functional.nothing"),
+        ("`python benchmarks/nothing.py`", "no such script: benchmarks/nothing.py"),
+        ("python benchmarks/tradeoffs.py --nothing 3", "no such option: benchmarks/tradeoffs.py --nothing"),
+        ("```\nscalespaces nothing\n```", "no such command: scalespaces nothing"),
+        ("`scalespaces equivariance --nothing`", "no such command: scalespaces equivariance --nothing"),
+        ("`make nothing`", "no such target: make nothing"),
+    ],
+)
+def test_the_check_sees_what_is_wrong(text, problem):
+    assert problems(text, ROOT / "docs" / "sample.md") == [problem]
+
+
+def test_the_check_lets_right_citations_pass():
+    text = """
+# On `one` thing, and another
+[a](sampling.md#the-modes) [b](#on-one-thing-and-another) [c](https://example.org/x) $`[f](x)`$
+../src/scalespaces/nn/conv.py
+tests/theory/test_kernels.py::TestBinomial::test_radius, `scalespaces.nn.init.paper_`, make sure, `make test`
+`python benchmarks/tradeoffs.py --size 512`
+
+    scalespaces equivariance --help    # a comment
+"""
+    assert problems(text, ROOT / "docs" / "sample.md") == []
+
+
+def test_every_erratum_that_is_tested_is_on_the_page_and_the_other_way_round():
+    tests = ast.parse((ROOT / "tests" / "test_errata.py").read_text()).body
+    names = {node.name for node in tests if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    assert names == set(re.findall(r"tests/test_errata\.py::(\w+)", (ROOT / "docs" / "errata.md").read_text()))
