@@ -180,7 +180,7 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
     large ``tau`` is split into steps of doubling length. Some :math:`15 \sqrt{\tau\, \text{bound}}` products with L
     are taken at most, by gathers and sums, which autocast leaves in full precision. Errors are about 1e-12 of the
     largest value in float64 and below 1e-6 in float32, for any ``tau``; in float32 where rows of L do not sum to zero
-    (the symmetric normalisation) they grow with it, to 1e-5 near :math:`\tau\, \text{bound} = 10^5`.
+    (the symmetric normalisation) they grow with it, to some 1e-5 at :math:`\tau\, \text{bound} = 10^5`.
 
     Args:
         f: ``(..., N)``.
