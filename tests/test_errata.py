@@ -266,7 +266,7 @@ def test_truncation_is_not_what_breaks_equivariance():
         return float((levels(small, 2)[1] - expected).norm() / expected.norm())
 
     assert error("direct", 12) == pytest.approx(error("direct", 4), rel=1e-3)
-    assert error("direct", 12) == pytest.approx(0.0101, rel=0.01)
+    assert error("direct", 12) > 1e-3
     assert error("cascade", 1) == 0
 
 
