@@ -31,7 +31,7 @@ def broken_links(text: str, page: Path) -> Iterator[str]:
             continue
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
-        if target != page and not target.exists():
+        if re.search(r"(^|/)\.\w", path) or (target != page and not target.exists()):  # .venv is nobody else's
             yield f"no such file: {link}"
         elif anchor and anchor not in anchors(text if target == page else target.read_text()):
             yield f"no such heading: {link}"
@@ -104,6 +104,7 @@ def test_python_on_a_page_runs(page):
     [
         ("[a](nowhere.md)", "no such file: nowhere.md"),
         ("[`a`](nowhere.md)", "no such file: nowhere.md"),
+        ("[a](../.venv/bin/python)", "no such file: ../.venv/bin/python"),
         ("[a](sampling.md#no-heading)", "no such heading: sampling.md#no-heading"),
         ("# One\n[a](#two)", "no such heading: #two"),
         ("`tests/test_nothing.py`", "no such file: tests/test_nothing.py"),
