@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from scalespaces.cli import build_parser
 
@@ -91,6 +92,13 @@ def problems(text: str, page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_a_page_cites_exists(page):
     assert problems(page.read_text(), page) == []
+
+
+def test_the_ten_lines_run():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    assert names["logits"](torch.rand(2, 3, 128, 96)).shape == (2, 10, 64, 48)
 
 
 @pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: page.name)
