@@ -1,6 +1,6 @@
 """Scale-equivariant networks for PyTorch, after Worrall & Welling's Deep Scale-spaces."""
 
-from scalespaces import functional, nn, testing, theory
+from scalespaces import functional, models, nn, testing, theory
 from scalespaces.functional import ScaleSpace, downscale, feature_pyramid, lift, resample, scale_shift
 from scalespaces.testing import assert_equivariant, equivariance_error
 
@@ -14,6 +14,7 @@ __all__ = [
     "feature_pyramid",
     "functional",
     "lift",
+    "models",
     "nn",
     "resample",
     "scale_shift",

@@ -1,0 +1,24 @@
+"""The paper's networks, by name or as classes, and the blocks they are made of."""
+
+from scalespaces.models.blocks import DenseBlock, DenseLayer, ResidualBlock, Transition
+from scalespaces.models.densenet import DenseNet
+from scalespaces.models.info import Summary, summarise
+from scalespaces.models.network import ScaleNetwork
+from scalespaces.models.registry import create, register
+from scalespaces.models.registry import list_models as list
+from scalespaces.models.resnet import ResNet
+
+__all__ = [
+    "DenseBlock",
+    "DenseLayer",
+    "DenseNet",
+    "ResNet",
+    "ResidualBlock",
+    "ScaleNetwork",
+    "Summary",
+    "Transition",
+    "create",
+    "list",
+    "register",
+    "summarise",
+]
