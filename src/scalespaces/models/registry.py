@@ -79,8 +79,8 @@ def create(name: str, **arguments: Any) -> ScaleNetwork:
 
     Example:
         >>> model = create("s_resnet", num_classes=5, sampling="pyramid", method="cascade")
-        >>> model(torch.zeros(1, 3, 64, 48)).shape
-        torch.Size([1, 5, 64, 48])
+        >>> model(torch.zeros(1, 3, 64, 96)).shape
+        torch.Size([1, 5, 64, 96])
         >>> model.config["name"], model.config["num_levels"], model.config["filter_levels"]
         ('s_resnet', 4, 2)
     """

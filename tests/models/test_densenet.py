@@ -1,0 +1,290 @@
+"""The DenseNets: the supplement's table, an independent implementation of it, and the symmetries they keep."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import scalespaces
+from scalespaces import ScaleSpace, downscale, lift
+from scalespaces.functional import transform_image
+from scalespaces.models import DenseBlock, DenseLayer, DenseNet, Transition, create
+from scalespaces.models.blocks import LongSkip
+from scalespaces.testing import assert_equivariant, equivariance_error
+
+
+def scramble(model):
+    """Statistics and weights as training leaves them, somewhere else than where they started."""
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in model.state_dict().items():
+        if "norm" in name and tensor.is_floating_point():
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    return model.eval()
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("densenet", 216_483), ("s_densenet", 262_743)])
+def test_parameters(name, parameters):
+    assert sum(p.numel() for p in create(name).parameters()) == parameters
+
+
+def test_p4m_widths_keep_the_number_of_parameters():
+    model = create("p4m_densenet")
+    number = sum(p.numel() for p in model.parameters())
+    assert abs(number / 216_483 - 1) < 0.05
+    for mine, theirs in zip(model.config["growth"], (12, 24, 48), strict=True):
+        assert mine == int(theirs / 8**0.5)
+
+
+def test_one_level_is_the_image_and_costs_no_lift():
+    model = create("densenet")
+    image = torch.rand(1, 3, 16, 16)
+    assert model.lift(image).levels[0] is image
+    assert model.lift(image).num_levels == 1
+
+
+# --- an independent implementation -----------------------------------------------------------------------------------
+
+
+def reference(state, levels, growth, num_layers=3):
+    """The network in evaluation, as a list of levels, dilated convolutions and PyTorch's own layers."""
+
+    def corr(name, x):
+        weight = state[name]
+        weight = weight.unsqueeze(2) if weight.ndim == 4 else weight
+        out = []
+        for k in range(len(x)):
+            terms = [
+                F.conv2d(x[k + el], weight[:, :, el], padding=2**k * (weight.shape[-1] // 2), dilation=2**k)
+                for el in range(weight.shape[2])
+                if k + el < len(x)
+            ]
+            out.append(torch.stack(terms).sum(0))
+        return out
+
+    def layer(name, x):
+        norm = [state[f"{name}.norm.{key}"] for key in ("running_mean", "running_var", "weight", "bias")]
+        return corr(f"{name}.conv.weight", [F.batch_norm(f, *norm).relu() for f in x])
+
+    def pool(x):
+        return [F.avg_pool2d(f, 2) for f in x]
+
+    def cat(x, y):
+        return [torch.cat(pair, 1) for pair in zip(x, y, strict=True)]
+
+    x = levels
+    for stage in range(len(growth)):
+        given = x
+        for n in range(num_layers):
+            x = cat(x, layer(f"blocks.{stage}.layers.{n}", x))
+        if stage < len(growth) - 1:
+            x = layer(f"transitions.{stage}.mix", pool(layer(f"transitions.{stage}.reduce", x)))
+            x = cat(x, pool(given))
+    pooled = torch.stack([f.mean((2, 3)) for f in x]).mean(0)
+    return x, F.linear(pooled, state["linear.weight"], state["linear.bias"])
+
+
+@pytest.mark.parametrize("size", [(24, 24), (21, 30)])
+@pytest.mark.parametrize("name", ["densenet", "s_densenet"])
+def test_agrees_with_an_independent_implementation(name, size):
+    model = scramble(create(name)).double()
+    image = torch.rand(2, 3, *size, dtype=torch.float64)
+    levels = list(lift(image, model.config["num_levels"]).levels)
+    features, scores = reference(model.state_dict(), levels, (12, 24, 48))
+    assert_close(model.features(image).levels, tuple(features))
+    assert_close(model(image), scores)
+
+
+def test_scores_of_levels_average_to_the_answer():
+    model = scramble(create("s_densenet", sampling="pyramid", num_classes=3))
+    image = torch.rand(2, 3, 40, 36)
+    answer, levels = model(image, return_levels=True)
+    assert_close(answer, torch.stack([level.mean((2, 3)) for level in levels.levels]).mean(0))
+    assert_close(answer, model(image))
+    assert levels.shapes == tuple((2, 3, *shape[2:]) for shape in model.features(image).shapes)
+    pyramid = model.pyramid(image)
+    assert list(pyramid) == ["0", "1", "2", "3"]
+    assert_close(tuple(pyramid.values()), model.features(image).levels)
+
+
+# --- scale -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(97, 80), (103, 96)])
+@pytest.mark.parametrize("base", [2.0, 1.5])
+def test_features_commute_with_scale(base, size):
+    model = scramble(
+        create("s_densenet", num_levels=3, base=base, method="cascade", sampling="pyramid", scale_padding="valid")
+    )
+    assert model.lift.num_levels == 3 + 4
+    image = torch.rand(1, 3, *[2 * n for n in size])
+    arguments: dict[str, Any] = {"base": base, "shifts": [1]}
+    assert_equivariant(model.features, image, tolerance=1e-5, **arguments)
+    assert_equivariant(lambda f: model(f, return_levels=True)[1], image, tolerance=1e-5, **arguments)
+
+
+def test_features_commute_before_the_boundary():
+    model = scramble(create("s_densenet", num_levels=6, method="cascade", sampling="pyramid"))
+    assert_equivariant(model.features, torch.rand(1, 3, 200, 194), tolerance=1e-5, truncated=4, shifts=[1])
+
+
+def test_dense_sampling_commutes_with_dilated_windows_only():
+    arguments: dict[str, Any] = {"num_levels": 2, "method": "cascade", "scale_padding": "valid"}
+    image = torch.rand(1, 3, 65, 97, dtype=torch.float64)
+    model = scramble(create("s_densenet", window="dilated", **arguments)).double()
+    assert_equivariant(model.features, image, tolerance=1e-12)
+    model = scramble(create("s_densenet", **arguments)).double()
+    assert np.nanmax(equivariance_error(model.features, image).errors) > 1e-3
+
+
+def test_the_answer_for_a_downscaled_image_is_that_of_the_levels_above():
+    arguments: dict[str, Any] = {"method": "cascade", "sampling": "pyramid", "scale_padding": "valid"}
+    model = scramble(create("s_densenet", num_levels=3, **arguments))
+    smaller = scramble(create("s_densenet", num_levels=2, **arguments))
+    smaller.load_state_dict(model.state_dict())
+    image = torch.rand(2, 3, 129, 140)
+    levels = model(image, return_levels=True)[1].levels
+    above = torch.stack([level.mean((2, 3)) for level in levels[1:]]).mean(0)
+    assert_close(smaller(downscale(image)), above, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
+def test_deep_filters_anywhere(scale_padding):
+    deep = (2, 1, 1, 3, 2)
+    model = DenseNet(growth=(2, 2, 2), num_levels=3, filter_levels=deep, scale_padding=scale_padding)
+    assert [block.layers[0].conv.kernel_size[0] for block in model.blocks] == [2, 1, 2]
+    assert [transition.mix.conv.kernel_size[0] for transition in model.transitions] == [1, 3]
+    features = model.features(torch.rand(1, 3, 16, 16))
+    assert features.num_levels == 3
+    assert model.lift.num_levels == (3 + 3 * 1 + 2 + 3 * 1 if scale_padding == "valid" else 3)
+
+
+@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
+def test_finer_levels_than_the_image(sampling):
+    model = create("s_densenet", num_levels=3, filter_levels=2, first_level=-1, sampling=sampling)
+    image = torch.rand(1, 3, 24, 20)
+    assert model(image).shape == (1, 2)
+    assert model.features(image).first_level == -1
+    scales = model.scale_map(image)
+    assert scales.shape == (1, 24, 20)
+    assert -1 <= scales.min() <= scales.max() <= 1
+
+
+def test_scale_map_names_the_level_that_speaks_for_the_class():
+    model = create("s_densenet", num_levels=3, filter_levels=1, sampling="pyramid", first_level=-1)
+    wanted = torch.zeros(1, 213, 6, 5)
+    wanted[:, 0] = 1.0
+    pushed = torch.zeros_like(wanted)
+    pushed[:, 0, :3] = 9.0
+    levels = [torch.zeros(1, 213, 6, 5), wanted, pushed]
+    space = ScaleSpace(tuple(levels), base=2.0, unit=(4.0, 4.0), origins=((1.5 / 4,) * 2,) * 3, first_level=-1)
+    model.body = lambda _: space
+    with torch.no_grad():
+        model.linear.weight.zero_()
+        model.linear.weight[1, 0] = 1.0
+    scales = model.scale_map(torch.rand(1, 3, 24, 20))
+    assert (scales[:, :9] == 1).all()
+    assert (scales[:, 14:] == 0).all()
+
+
+# --- the symmetries of the square ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", ["p4", "p4m"])
+@pytest.mark.parametrize("scale", [{}, {"num_levels": 2, "filter_levels": 2}], ids=["plain", "with scale"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_p4m_is_invariant_under_the_symmetries(group, scale, dtype, tolerance):
+    model = scramble(create("p4m_densenet", group=group, growth=(2, 2, 2), **scale)).to(dtype)
+    image = torch.rand(2, 3, 16, 20, dtype=dtype)
+    expected = model(image)
+    for element in range(4 if group == "p4" else 8):
+        assert_close(model(transform_image(image, element)), expected, rtol=0, atol=tolerance)
+
+
+def test_p4m_needs_sides_divisible_by_four():
+    model = scramble(create("p4m_densenet")).double()
+    image = torch.rand(1, 3, 32, 28, dtype=torch.float64)
+    turned = transform_image(image, 5)
+    assert_close(model(turned), model(image), rtol=0, atol=1e-12)
+    odd = image[..., :30, :26]
+    assert (model(transform_image(odd, 2)) - model(odd)).abs().max() > 1e-6
+
+
+def test_plain_networks_are_not_invariant():
+    model = scramble(create("densenet")).double()
+    image = torch.rand(1, 3, 32, 28, dtype=torch.float64)
+    assert (model(transform_image(image, 1)) - model(image)).abs().max() > 1e-4
+
+
+def test_p4m_starts_as_the_identity_when_asked_to():
+    layer = create("p4m_densenet", init="paper", growth=(3, 3, 3)).blocks[0].layers[0].conv
+    f = torch.rand(1, 24, 9, 9)
+    with torch.no_grad():
+        layer.weight[layer.weight.abs() < 0.5] = 0
+    assert_close(layer(ScaleSpace((f,))).levels[0], f)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_levels": 2, "filter_levels": 3}, "never meets its last one in a space of 2"),
+        ({"num_levels": 0}, "num_levels must be an integer >= 1, got 0"),
+        ({"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 5 places, got"),
+        ({"filter_levels": 0}, "filter_levels must be an integer >= 1"),
+        ({"scale_padding": "none"}, "scale_padding is one of zero, replicate, valid"),
+        ({"window": "round"}, "window is one of dilated, plain"),
+        ({"group": "p6"}, "group is one of p4, p4m"),
+        ({"init": "ones"}, "init is one of paper, he"),
+        ({"num_classes": 0}, "num_classes must be an integer >= 1"),
+        ({"growth": ()}, "growth has one number for each dense block"),
+        ({"num_layers": 0}, "num_layers must be an integer >= 1"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        DenseNet(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 32, 32), (3, 32, 32)])
+def test_wrong_images(shape):
+    with pytest.raises(ValueError, match=r"images are \(B, 3, height, width\), got shape"):
+        create("densenet")(torch.rand(shape))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"sampling": "pyramid"},
+        {"sampling": "pyramid", "scale_padding": "valid"},
+        {"sampling": 2},
+        {"sampling": "dense"},
+        {"sampling": "dense", "window": "dilated"},
+        {"sampling": "pyramid", "base": 3.0, "num_levels": 3},
+    ],
+    ids=str,
+)
+def test_the_smallest_side_is_the_smallest(arguments):
+    model = create("s_densenet", growth=(1, 1, 1), **arguments).eval()
+    side = model.smallest_side
+    assert model(torch.rand(1, 3, side, side + 1)).isfinite().all()
+    with pytest.raises(ValueError, match=f"images of at least {side} pixels along each side, got"):
+        model(torch.rand(1, 3, side + 1, side - 1))
+    with pytest.raises(ValueError, match="too few for a window"):  # what the poolings say themselves
+        model.body(model.lift(torch.rand(1, 3, side + 1, side - 1)))
+
+
+def test_blocks_on_other_channels():
+    x = scalespaces.lift(torch.rand(1, 4, 8, 8), 2)
+    assert DenseLayer(4, 6, (2, 3, 3))(x).stack().shape == (1, 6, 2, 8, 8)
+    assert DenseBlock(4, 2, (1, 5, 5), 2)(x).stack().shape == (1, 8, 2, 8, 8)
+    assert Transition(4, 3)(x).stack().shape == (1, 3, 2, 4, 4)
+    assert LongSkip()(Transition(4)(x), x).stack().shape == (1, 6, 2, 4, 4)

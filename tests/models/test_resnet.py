@@ -1,0 +1,251 @@
+"""The ResNets: the supplement's table, an independent implementation of it, and scale."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace, downscale, lift
+from scalespaces.models import ResidualBlock, ResNet, create
+from scalespaces.models.blocks import Upsample
+from scalespaces.nn import ScaleAvgPool
+from scalespaces.testing import assert_equivariant, equivariance_error
+
+EXACT: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
+
+
+def scramble(model):
+    """Statistics and weights as training leaves them, somewhere else than where they started."""
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in model.state_dict().items():
+        if "norm" in name and tensor.is_floating_point():
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("s_resnet", 1_895_427),
+        ("s_resnet_no_interaction", 1_552_131),
+        ("resnet", 1_552_131),
+        ("resnet_matched_parameters", 1_963_549),
+    ],
+)
+def test_parameters(name, parameters):
+    assert sum(p.numel() for p in create(name).parameters()) == parameters
+
+
+# --- an independent implementation -----------------------------------------------------------------------------------
+
+
+def reference(state, levels):
+    """The network in evaluation, as a list of levels, dilated convolutions and PyTorch's own layers."""
+
+    def corr(name, x):
+        weight = state[name]
+        weight = weight.unsqueeze(2) if weight.ndim == 4 else weight
+        out = []
+        for k in range(len(x)):
+            terms = [
+                F.conv2d(x[k + el], weight[:, :, el], padding=2**k, dilation=2**k)
+                for el in range(weight.shape[2])
+                if k + el < len(x)
+            ]
+            out.append(torch.stack(terms).sum(0))
+        return out
+
+    def norm(name, x):
+        numbers = [state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")]
+        return [F.batch_norm(f, *numbers) for f in x]
+
+    def branch(n, x):
+        x = [f.relu() for f in norm(f"blocks.{n}.norm1", corr(f"blocks.{n}.conv1.weight", x))]
+        return norm(f"blocks.{n}.norm2", corr(f"blocks.{n}.conv2.weight", x))
+
+    x = levels
+    for n in range(9):
+        if n in (1, 2, 4):
+            x = [F.avg_pool2d(f, 2) for f in x]
+        y = branch(n, x)
+        if n < 8:
+            for before, after in zip(x, y, strict=True):
+                after[:, : before.shape[1]] += before
+        x = y
+    scores = F.conv2d(torch.stack(x).mean(0), state["classifier.weight"], state["classifier.bias"])
+    return x, F.interpolate(scores, scale_factor=8, mode="bilinear", align_corners=False)
+
+
+@pytest.mark.parametrize("name", ["resnet", "resnet_matched_parameters", "s_resnet", "s_resnet_no_interaction"])
+def test_agrees_with_an_independent_implementation(name):
+    model = scramble(create(name)).double()
+    image = torch.rand(1, 3, 24, 32, dtype=torch.float64)
+    levels = list(lift(image, model.config["num_levels"]).levels)
+    with torch.no_grad():
+        features, scores = reference(model.state_dict(), levels)
+        assert_close(model.features(image).levels, tuple(features))
+        assert_close(model(image), scores)
+
+
+# --- back to the image -----------------------------------------------------------------------------------------------
+
+
+@given(
+    st.tuples(st.integers(57, 90), st.integers(57, 90)),
+    st.sampled_from([("dense", 2.0), ("pyramid", 2.0), (2, 2.0), ("pyramid", 1.5), ("dense", 1.5)]),
+    st.sampled_from(["zero", "replicate"]),
+)
+def test_any_size_comes_back(size, grid, scale_padding):
+    sampling, base = grid
+    model = ResNet(3, 1, 2, 4, 2, base, sampling=sampling, scale_padding=scale_padding, method="cascade").eval()
+    image = torch.rand(1, 1, *size)
+    with torch.no_grad():
+        assert model(image).shape == (1, 3, *size)
+        assert model.scale_map(image).shape == (1, *size)
+    assert model(image).isfinite().all()
+
+
+@given(st.integers(16, 60), st.integers(0, 3))
+def test_upsampling_puts_every_sample_back_where_it_was(side, poolings):
+    """Pooled positions, upsampled, are the positions, except where the last samples were left over."""
+    x = ScaleSpace((torch.arange(side, dtype=torch.float64).expand(1, 1, side, side),))
+    for _ in range(poolings):
+        x = ScaleAvgPool(2)(x)
+    out = Upsample()(x, (side, side))
+    reach = 2**poolings
+    inside = slice(reach // 2, (side // reach - 1) * reach + reach // 2)
+    assert_close(out[..., inside], torch.arange(side, dtype=torch.float64).expand_as(out)[..., inside])
+
+
+def test_scores_of_levels_average_to_the_answer():
+    model = scramble(create("s_resnet", width=4, num_classes=5))
+    image = torch.rand(1, 3, 40, 48)
+    answer, levels = model(image, return_levels=True)
+    average = levels.stack().mean(2)
+    assert_close(answer, F.interpolate(average, scale_factor=8, mode="bilinear"), rtol=1e-4, atol=1e-5)
+    pyramid = model.pyramid(image)
+    for number, level in pyramid.items():
+        step = 2 ** int(number)
+        assert_close(level, model.features(image).level(int(number))[..., ::step, ::step])
+
+
+def test_scale_map():
+    """At every pixel, of the levels' scores for the class that wins there, the largest."""
+    model = scramble(create("s_resnet", width=4, num_classes=5))
+    image = torch.rand(1, 3, 40, 48)
+    answer, levels = model(image, return_levels=True)
+    sizes = {"scale_factor": 8, "mode": "bilinear", "align_corners": False}
+    scores = torch.stack([F.interpolate(level, **sizes) for level in levels.levels])
+    expected = torch.zeros(40, 48, dtype=torch.long)
+    for i in range(40):
+        for j in range(48):
+            expected[i, j] = scores[:, 0, answer[0, :, i, j].argmax(), i, j].argmax()
+    assert (model.scale_map(image)[0] == expected).float().mean() > 0.99  # rounding may decide a tie
+
+
+# --- scale -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(129, 120), (131, 114)])
+def test_multiscale_features_commute_with_scale(size):
+    model = scramble(create("s_resnet", num_levels=2, scale_padding="valid", **EXACT))
+    assert model.lift.num_levels == 2 + 5
+    image = torch.rand(1, 3, *size)
+    assert_equivariant(model.features, image, tolerance=1e-5)
+    assert_equivariant(lambda f: model(f, return_levels=True)[1], image, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
+def test_features_without_interaction_commute_at_every_level(scale_padding):
+    model = scramble(create("s_resnet_no_interaction", scale_padding=scale_padding, **EXACT))
+    assert_equivariant(model.features, torch.rand(1, 3, 130, 117), tolerance=1e-5, shifts=[1])
+
+
+@pytest.mark.parametrize("window", ["plain", "dilated"])
+def test_dense_sampling_commutes_with_dilated_windows_only(window):
+    model = scramble(create("s_resnet_no_interaction", width=4, num_levels=3, method="cascade", window=window)).double()
+    image = torch.rand(1, 3, 65, 61, dtype=torch.float64)
+    if window == "dilated":
+        assert_equivariant(model.features, image, tolerance=1e-12, shifts=[1])
+    else:
+        assert np.nanmax(equivariance_error(model.features, image, shifts=[1]).errors) > 1e-3
+
+
+def test_the_direct_lift_is_nearly_equivariant():
+    model = scramble(create("s_resnet_no_interaction", sampling="pyramid"))
+    error = np.nanmax(equivariance_error(model.features, torch.rand(1, 3, 130, 117), shifts=[1]).errors)
+    assert 1e-5 < error < 0.1
+
+
+def test_scores_of_a_downscaled_image_are_those_of_the_levels_above():
+    arguments: dict[str, Any] = {**EXACT, "scale_padding": "valid", "width": 8}
+    model = scramble(create("s_resnet", num_levels=3, **arguments))
+    smaller = scramble(create("s_resnet", num_levels=2, **arguments))
+    smaller.load_state_dict(model.state_dict())
+    image = torch.rand(1, 3, 230, 226)
+    above = model(image, return_levels=True)[1].levels[1:]
+    below = smaller(downscale(image), return_levels=True)[1].levels
+    assert_close(below, above, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("deep", [(1, 1, 1, 1, 1, 1, 1, 1, 3), (2,) * 9])
+def test_deep_filters_anywhere(deep):
+    model = ResNet(width=3, num_levels=3, filter_levels=deep, scale_padding="valid")
+    assert [block.conv2.kernel_size[0] for block in model.blocks] == list(deep)
+    assert all(block.conv1.kernel_size[0] == 1 for block in model.blocks)
+    assert model.lift.num_levels == 3 + sum(deep) - 9
+    assert model.features(torch.rand(1, 3, 16, 16)).num_levels == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{**EXACT}, {**EXACT, "scale_padding": "valid"}, {**EXACT, "first_level": -1}, {"window": "dilated"}, {}],
+    ids=str,
+)
+def test_the_smallest_side_is_the_smallest(arguments):
+    model = create("s_resnet", width=3, **arguments).eval()
+    side = model.smallest_side
+    assert model(torch.rand(1, 3, side, side)).isfinite().all()
+    with pytest.raises(ValueError, match=f"images of at least {side} pixels along each side, got"):
+        model(torch.rand(1, 3, side, side - 1))
+    with pytest.raises(ValueError, match="too few for a window"):  # what the poolings say themselves
+        model.body(model.lift(torch.rand(1, 3, side, side - 1)))
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def test_missing_channels_are_zeros():
+    block = ResidualBlock(3, 5).eval()
+    torch.nn.init.zeros_(block.norm2.weight)
+    x = lift(torch.rand(1, 3, 8, 8), 2)
+    out = block(x).stack()
+    assert_close(out[:, :3], x.stack())
+    assert not out[:, 3:].any()
+
+
+def test_no_skip_means_none():
+    block = ResidualBlock(5, 3, skip=False).eval()
+    torch.nn.init.zeros_(block.norm2.weight)
+    assert not block(lift(torch.rand(1, 5, 8, 8), 2)).stack().any()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ResidualBlock(5, 3), "a skip connection adds channels but drops none, got 5 in and 3 out"),
+        (lambda: ResNet(in_channels=20), "width is at least in_channels, got 16 and 20"),
+        (lambda: ResNet(filter_levels=(1, 2)), "one for each of 9 places"),
+        (lambda: ResNet(filter_levels=2), "never meets its last one in a space of 1"),
+        (lambda: ResNet(width=0), "width must be an integer >= 1"),
+        (lambda: create("s_resnet")(torch.rand(1, 1, 64, 64)), r"images are \(B, 3, height, width\)"),
+    ],
+)
+def test_errors(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
