@@ -23,7 +23,7 @@ endif
 # One thread per worker: pytest-xdist starts as many workers as there are cores.
 PYTEST = OMP_NUM_THREADS=1 MPLBACKEND=Agg $(1)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses=8
 
-# $(call setup,venv,constraints,python candidates,condition on the version v,what the condition says)
+# $(call setup,venv,constraints,python candidates,condition on the version v,what the condition says,more packages)
 define setup
 @found=; for python in $(PYTHON) $(3); do \
   if $$python -c 'import sys; v = sys.version_info; sys.exit(not ($(4)))' >/dev/null 2>&1; then found=$$python; break; fi; \
@@ -41,14 +41,14 @@ if [ -z "$$uv" ]; then \
 fi; \
 if [ -n "$$uv" ]; then \
   echo "==> installing with uv, after $(2)"; \
-  if $$uv pip install -q --python $(1)/bin/python -c $(2) -e '.[dev]'; then touch $@; exit 0; fi; \
+  if $$uv pip install -q --python $(1)/bin/python -c $(2) -e '.[dev]' $(6); then touch $@; exit 0; fi; \
   echo "==> uv failed"; \
 fi; \
 echo "==> installing with pip, after $(2): this takes a few minutes"; \
-$(1)/bin/python -m pip install -q --disable-pip-version-check -c $(2) -e '.[dev]' && touch $@
+$(1)/bin/python -m pip install -q --disable-pip-version-check -c $(2) -e '.[dev]' $(6) && touch $@
 endef
 
-.PHONY: help setup lint test test-all test-oldest demo clean
+.PHONY: help setup lint test test-all test-oldest test-zoo demo clean
 
 help:  ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,9 @@ setup: .venv/.installed  ## Set up .venv; does nothing when it is up to date
 
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(call setup,.venv-oldest,constraints-oldest.txt,python3.11 python3,v[:2] == (3$(comma) 11),Python 3.11)
+
+.venv-zoo/.installed: pyproject.toml constraints.txt constraints-zoo.txt
+	$(call setup,.venv-zoo,constraints-zoo.txt,python3 python3.13 python3.12 python3.11,v >= (3$(comma) 11),Python 3.11 or later,timm torchvision)
 
 comma := ,
 
@@ -81,9 +84,12 @@ test-all: lint  ## The same with the slow tests
 test-oldest: .venv-oldest/.installed  ## Run the tests on the oldest versions promised, in .venv-oldest (Python 3.11)
 	$(call PYTEST,.venv-oldest)
 
+test-zoo: .venv-zoo/.installed  ## Convert timm's and torchvision's own models, in .venv-zoo: torchvision would break .venv
+	$(call PYTEST,.venv-zoo) tests/zoo
+
 demo: setup  ## Run examples/demo.py, which writes into out/
 	$(BIN)/python examples/demo.py --out $(DEMO_OUT)
 
 clean:  ## Remove the environments, outputs and caches
-	rm -rf .venv .venv-oldest out dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-zoo out dist build .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
