@@ -113,7 +113,10 @@ class ScaleNetwork(nn.Module):
                 f"{self.smallest_side} pixels along each side, got {tuple(image.shape[2:])}; use fewer num_levels, a "
                 "smaller base, or larger images"
             )
-        return self.body(self.lift(image))
+        levels = self.lift(image)
+        if image.stride(1) == 1:  # channels last: blurs forget that they are
+            levels = levels.map(lambda level: level.contiguous(memory_format=torch.channels_last))
+        return self.body(levels)
 
     def forward(self, image: Tensor, *, return_levels: bool = False) -> Any:
         """The class scores; with ``return_levels`` a pair, the second of which has the scores of every level."""

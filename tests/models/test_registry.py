@@ -1,0 +1,293 @@
+"""The registry, and what holds for every network in it."""
+
+import copy
+import inspect
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import scalespaces
+from scalespaces.models import DenseNet, ScaleNetwork, create, register
+from scalespaces.models.registry import entry
+
+NAMES = scalespaces.models.list()
+PYRAMID: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+DYNAMIC_POOLING = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="before 2.13, torch exports pooling for even or for odd sizes only",
+)
+
+
+def small(name, **arguments):
+    """The network with as few channels as it can have."""
+    narrow: dict[str, Any] = {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
+    torch.manual_seed(0)
+    return create(name, **{**narrow, "num_classes": 3, **arguments})
+
+
+def loss(model, image, target):
+    return F.cross_entropy(model(image), target)
+
+
+def example(name, side=64):
+    torch.manual_seed(1)
+    image = torch.rand(2, 3, side, side)
+    target = torch.arange(2) if "dense" in name else (image.mean(1) > 0.5).long()
+    return image, target
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_seven_settings_have_names():
+    assert NAMES == [
+        "densenet",
+        "p4m_densenet",
+        "resnet",
+        "resnet_matched_parameters",
+        "s_densenet",
+        "s_resnet",
+        "s_resnet_no_interaction",
+    ]
+    assert scalespaces.models.list("s_*") == ["s_densenet", "s_resnet", "s_resnet_no_interaction"]
+    assert scalespaces.models.list("vgg*") == []
+
+
+def test_the_papers_settings():
+    """[k, S, N] of the supplement, zero-scale and base of the paper's section on the implementation."""
+    settings = {name: create(name).config for name in NAMES}
+    of_resnets = {
+        name: [c["filter_levels"], c["num_levels"], c["width"]] for name, c in settings.items() if "width" in c
+    }
+    assert of_resnets == {
+        "s_resnet": [2, 4, 16],
+        "s_resnet_no_interaction": [1, 4, 16],
+        "resnet": [1, 1, 16],
+        "resnet_matched_parameters": [1, 1, 18],
+    }
+    assert [settings["s_densenet"][key] for key in ("filter_levels", "num_levels")] == [3, 4]
+    for name, config in settings.items():
+        paper = {"base": 2.0, "zero_scale": 0.25, "method": "direct", "sampling": "dense", "scale_padding": "zero"}
+        assert config.items() >= paper.items()
+        assert config["num_classes"] == (2 if "dense" in name else 19)
+
+
+@EVERY
+def test_a_config_rebuilds_the_model(name):
+    model = small(name, num_levels=3, sampling="pyramid", scale_padding="replicate", scale_pool="max")
+    config = json.loads(json.dumps(model.config))
+    assert config == model.config
+    assert set(config) == {"name", *inspect.signature(type(model)).parameters}
+    again = create(**config)
+    assert again.config == config
+    again.load_state_dict(model.state_dict())
+    image, _ = example(name)
+    assert_close(again.eval()(image), model.eval()(image), rtol=0, atol=0)
+    assert copy.deepcopy(model).config == config
+
+
+def test_configs_do_not_share_lists():
+    growth = [2, 3, 4]
+    model = create("densenet", growth=growth)
+    growth.append(5)
+    assert model.config["growth"] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("s_resent", "no model is called 's_resent'; did you mean 's_resnet'"),
+        ("vgg", "no model is called 'vgg'.* There are densenet, .*s_resnet_no_interaction"),
+    ],
+)
+def test_unknown_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        create(name)
+
+
+def test_unknown_arguments():
+    message = (
+        "s_resnet takes no argument 'sampeling'; did you mean 'sampling'.* There are num_classes, in_channels, width"
+    )
+    with pytest.raises(TypeError, match=message):
+        create("s_resnet", sampeling="pyramid")
+
+
+def test_registering(monkeypatch):
+    monkeypatch.setattr("scalespaces.models.registry._ENTRIES", {})
+    register("mine", DenseNet, "a narrow one", {"growth": (1, 1)}, input_shape=(3, 32, 32))
+    assert scalespaces.models.list() == ["mine"]
+    assert len(create("mine").blocks) == 2
+    assert entry("mine").input_shape == (3, 32, 32)
+    with pytest.raises(ValueError, match="names are given once, and 'mine' is taken"):
+        register("mine", DenseNet, "another")
+    with pytest.raises(TypeError, match="DenseNet takes no setting 'grwth'; did you mean 'growth'"):
+        register("other", DenseNet, "another", {"grwth": (1, 1)})
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", ["paper", "he"])
+@EVERY
+def test_a_step_decreases_the_loss_by_as_much_as_the_gradient_says(name, init):
+    torch.manual_seed(0)
+    model = create(name, init=init, **PYRAMID)
+    image, target = example(name)
+    before = loss(model, image, target)
+    before.backward()
+    slope = sum(p.grad.square().sum().item() for p in model.parameters() if p.grad is not None)
+    expected = 1e-3 * before.item()
+    torch.optim.SGD(model.parameters(), expected / slope).step()
+    decrease = before.item() - loss(model, image, target).item()
+    assert 0.5 * expected < decrease < 1.5 * expected
+
+
+@EVERY
+def test_training_from_the_default_initialisation(name):
+    """Stripes against none for the DenseNets, bright against dark for the ResNets."""
+    torch.manual_seed(0)
+    model = create(name, **PYRAMID)
+    if "dense" in name:
+        target = torch.arange(4) % 2
+        image = torch.rand(4, 3, 32, 32) + 0.5 * target[:, None, None, None] * torch.arange(32).sin()
+    else:
+        image = torch.rand(2, 3, 64, 64)
+        target = (F.avg_pool2d(image, 9, 1, 4).mean(1) > 0.5).long()
+    optimiser = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    losses = []
+    for _ in range(8):
+        optimiser.zero_grad()
+        value = loss(model, image, target)
+        value.backward()
+        optimiser.step()
+        losses.append(value.item())
+    assert losses[-1] < 0.7 * losses[0], losses
+
+
+@pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
+@EVERY
+def test_gradients_reach_every_level_of_every_filter(name, scale_padding):
+    model = small(name, scale_padding=scale_padding)
+    image, target = example(name, 24)
+    loss(model, image, target).backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        axes = [axis for axis in range(parameter.ndim) if axis != 2] if parameter.ndim == 5 else []
+        assert (parameter.grad.abs().sum(axes) > 0).all(), key  # at each level of deep filters; any element of fields
+
+
+@EVERY
+def test_initialisations(name):
+    """The paper's: one at the centre for paired channels, noise of 0.01 elsewhere. He's: as wide as the fan-in says."""
+    for init in ("paper", "he"):
+        model: Any = create(name, init=init)
+        weights = [p for key, p in model.named_parameters() if "conv" in key]
+        for weight in weights[2:]:
+            fan_in = weight[0].numel()
+            spread = weight.detach().flatten()
+            if init == "he":
+                assert abs(spread.std().item() * (fan_in / 2) ** 0.5 - 1) < 0.1
+            else:
+                assert abs(spread[spread.abs() < 0.05].std().item() - 0.01) < 1e-3
+
+
+# --- torch -----------------------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_autocast(name):
+    model = small(name, **PYRAMID).eval()
+    image, target = example(name)
+    expected = model(image)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(image)
+        value = loss(model.train(), image, target)
+    assert_close(out.float(), expected, rtol=0.1, atol=0.1)
+    value.float().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+@EVERY
+def test_channels_last(name, sampling):
+    model = small(name, sampling=sampling).eval()
+    image, _ = example(name)
+    expected = model(image)
+    layout: Any = {"memory_format": torch.channels_last}
+    model, image = model.to(**layout), image.to(**layout)
+    assert_close(model(image), expected, rtol=1e-4, atol=1e-5)
+    levels = model.features(image).levels
+    assert all(level.is_contiguous(memory_format=torch.channels_last) for level in levels)
+
+
+@EVERY
+def test_double_precision(name):
+    model = small(name, **PYRAMID).eval()
+    image, _ = example(name)
+    assert_close(model.double()(image.double()).float(), model.float()(image), rtol=1e-3, atol=1e-4)
+
+
+@EVERY
+def test_meta_device(name):
+    with torch.device("meta"):
+        model = small(name)
+        assert model(torch.rand(1, 3, 64, 64)).is_meta
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
+@EVERY
+def test_state_dicts_hold_parameters_and_statistics_only(name):
+    model = small(name)
+    names = set(dict(model.named_parameters()))
+    names |= {key for key in model.state_dict() if key.rpartition(".")[2] in ("running_mean", "running_var")}
+    names |= {key for key in model.state_dict() if key.endswith("num_batches_tracked")}
+    assert set(model.state_dict()) == names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+@EVERY
+def test_export(name, sampling):
+    model = small(name, sampling=sampling).eval()
+    image, _ = example(name)
+    exported = torch.export.export(model, (image,), strict=False)
+    assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@DYNAMIC_POOLING
+@EVERY
+def test_export_with_dynamic_sizes(name):
+    model = small(name, **PYRAMID).eval()
+    # Two samples of the last level are left at 121 pixels; torch takes sizes of one for constants.
+    dims = {axis: torch.export.Dim(f"d{axis}", min=low, max=512) for axis, low in ((0, 1), (2, 121), (3, 121))}
+    exported = torch.export.export(model, (torch.rand(2, 3, 136, 141),), dynamic_shapes=(dims,), strict=False)
+    for shape in ((2, 3, 136, 141), (1, 3, 131, 144), (3, 3, 121, 122)):
+        image = torch.rand(shape)
+        assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6, about its own settings
+@EVERY
+def test_compile_whole_graph(name):
+    torch._dynamo.reset()
+    model = small(name, **PYRAMID)
+    twin: ScaleNetwork = copy.deepcopy(model)
+    image, target = example(name)
+    compiled: Any = torch.compile(twin, fullgraph=True)
+    got, expected = loss(compiled, image, target), loss(model, image, target)
+    assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    got.backward()
+    expected.backward()
+    for (key, ours), theirs in zip(twin.named_parameters(), model.parameters(), strict=True):
+        assert ours.grad is not None, key
+        assert_close(ours.grad, theirs.grad, rtol=1e-2, atol=1e-4)
