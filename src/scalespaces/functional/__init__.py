@@ -1,5 +1,6 @@
 """Pure functions on scale-spaces."""
 
+from scalespaces.functional import torch_functions
 from scalespaces.functional.actions import (
     P4,
     P4M,
@@ -62,6 +63,7 @@ __all__ = [
     "scale_shift",
     "semigroup_correlation",
     "semigroup_lift",
+    "torch_functions",
     "transform_field",
     "transform_image",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scalespaces.functional.grid import correlate, per_axis
 from scalespaces.functional.resample import on_grid_of
-from scalespaces.functional.space import ScaleSpace, check_space
+from scalespaces.functional.space import ScaleSpace, check_grid
 from scalespaces.functional.window import Window
 from scalespaces.theory import PaddingMode, check_causal_padding, check_choice, check_padding_mode
 
@@ -53,7 +53,7 @@ def scale_conv(
         >>> scale_conv(x, torch.rand(8, 3, 2, 3, 3), scale_padding="valid").stack().shape
         torch.Size([1, 8, 3, 32, 32])
     """
-    check_space(x)
+    check_grid(x)
     dims = x.dims
     if weight.ndim == dims + 2:
         weight = weight.unsqueeze(2)

@@ -132,7 +132,7 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
         low = low.long()
 
     def read(index: Tensor) -> Tensor:
-        return take(x, axis, _within(index, n, step))
+        return take(x, axis, within(index, n, step))
 
     def between(index: Tensor) -> Tensor:
         return read(index) if weight is None else torch.lerp(read(index), read(index + 1), weight)
@@ -158,7 +158,7 @@ def _as_fraction(value: float) -> tuple[int, int]:
     return Fraction(value).limit_denominator(1 << 20).as_integer_ratio()
 
 
-def _within(index: Tensor, size: int, step: int) -> Tensor:
+def within(index: Tensor, size: int, step: int) -> Tensor:
     """The nearest index inside the axis that is a multiple of ``step`` away."""
     if step > 1:
         last = size - 1 - (size - 1 - index) % step

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from scalespaces.functional.grid import as_integer, correlate, full_precision, pad, per_axis
 from scalespaces.functional.resample import resample
-from scalespaces.functional.space import ScaleSpace, check_space
+from scalespaces.functional.space import ScaleSpace, check_grid, check_space
 from scalespaces.functional.window import Window
 from scalespaces.theory import PaddingMode, check_choice
 
@@ -48,7 +48,7 @@ def avg_pool(
         >>> [tuple(level.shape[2:]) for level in avg_pool(x, 2).levels]
         [(8, 8), (7, 7)]
     """
-    size = per_axis(kernel_size, check_space(x).dims, "kernel_size")
+    size = per_axis(kernel_size, check_grid(x).dims, "kernel_size")
     return _pool(x, size, stride, padding, window, _average)
 
 
@@ -60,7 +60,7 @@ def blur_pool(
     It aliases less than plain averaging, so outputs change less when the image moves by a pixel. In a causal space
     the blur looks back, so it delays, and any size will do.
     """
-    size = per_axis(kernel_size, check_space(x).dims, "kernel_size")
+    size = per_axis(kernel_size, check_grid(x).dims, "kernel_size")
     if not x.causal and not all(n % 2 for n in size):
         raise ValueError(f"a blur needs odd sizes, which leave samples where they are, got {size}")
     taps = x.levels[0].new_ones(())
@@ -82,7 +82,7 @@ def max_pool(
     window: str = "dilated",
 ) -> ScaleSpace:
     """Maximum over a window; arguments as in :func:`avg_pool`, the padding never wins."""
-    dims = check_space(x).dims
+    dims = check_grid(x).dims
     size = per_axis(kernel_size, dims, "kernel_size")
     if not x.causal and any(2 * p > n for p, n in zip(per_axis(padding, dims, "padding"), size, strict=True)):
         raise ValueError(f"padding is at most half the window, got {padding} for a window of {size}")
@@ -150,7 +150,7 @@ def global_pool(x: ScaleSpace, mode: str = "mean") -> ScaleSpace:
     check_choice("mode", mode, GLOBAL_MODES)
     if x.dims == 0:
         return x
-    axes = tuple(range(2, x.dims + 2))
+    axes = x.axes
     return x.map(lambda level: level.mean(axes) if mode == "mean" else level.amax(axes))
 
 

@@ -17,7 +17,7 @@ from scalespaces.theory import expansion
 def on_grid_of(x: ScaleSpace, index: int, source: int) -> Tensor:
     """``x.levels[source]`` on the grid of ``x.levels[index]``, as a filter of level ``index`` sees it."""
     spacing = x.expansion(index) / x.steps[source]
-    return read_level(x, source, [x.steps[index]] * x.dims, x.origins[index], x.levels[index].shape[2:], spacing)
+    return read_level(x, source, [x.steps[index]] * x.dims, x.origins[index], x.sizes(index), spacing)
 
 
 def read_level(
@@ -33,9 +33,9 @@ def read_level(
     if x.causal and x.dims:
         return hold(out, 2, steps[0] / x.steps[index], size[0])
     neighbours = 1.0 if isinstance(spacing, np.ndarray) else spacing
-    for axis, (n, step) in enumerate(zip(size, steps, strict=True)):
+    for axis, (place, n, step) in enumerate(zip(x.axes, size, steps, strict=True)):
         offset = (origin[axis] - x.origins[index][axis]) / x.steps[index]
-        out = sample(out, axis + 2, step / x.steps[index], offset, n, neighbours)
+        out = sample(out, place, step / x.steps[index], offset, n, neighbours)
     return out
 
 
@@ -59,7 +59,7 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
     if x.dims == 0:
         return x
     if size is None:
-        size, unit, origin = x.level(0).shape[2:], x.unit, x.origins[-x.first_level]
+        size, unit, origin = [x.level(0).shape[a] for a in x.axes], x.unit, x.origins[-x.first_level]
     else:
         size, unit, origin = per_axis(size, x.dims, "size"), (1.0,) * x.dims, (0.0,) * x.dims
         if min(size) < 1:
@@ -78,9 +78,9 @@ def feature_pyramid(x: ScaleSpace) -> dict[str, Tensor]:
     if not isinstance(x.base, float):
         raise ValueError(f"a feature pyramid needs a scalar base, got the matrix {x.base}")
     levels = {}
-    for index, level in enumerate(x.levels):
+    for index in range(x.num_levels):
         step = x.expansion(index)
-        size = [count(n, step / x.steps[index]) for n in level.shape[2:]]
+        size = [count(n, step / x.steps[index]) for n in x.sizes(index)]
         levels[str(index + x.first_level)] = read_level(x, index, [step] * x.dims, x.origins[index], size)
     return levels
 
@@ -112,12 +112,12 @@ def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
     if x.causal and x.dims:
         ratio = zoom * x.steps[index] / x.steps[source]
         return hold(out, 2, ratio, count(out.shape[2], ratio))
-    for axis in range(x.dims):
+    for axis, place in enumerate(x.axes):
         ratio = zoom * x.steps[index] / x.steps[source]
         offset = (zoom * x.origins[index][axis] - x.origins[source][axis]) / x.steps[source]
-        first, samples = as_integer(offset), out.shape[axis + 2]
+        first, samples = as_integer(offset), out.shape[place]
         size = count(samples - first, ratio) if first is not None else floor((samples - 1 - offset) / ratio) + 1
-        out = sample(out, axis + 2, ratio, offset, size)
+        out = sample(out, place, ratio, offset, size)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from scalespaces.functional.axes import REDUCTIONS, RULES, Places, is_mergeable
+from scalespaces.functional.perlevel import PerLevel, collapse, per_level_shape
+from scalespaces.functional.strict import caller, is_strict, refuse_tests_for_tensors
 from scalespaces.theory import Base, check_base, check_causal_base, expansion
 
 
@@ -28,9 +31,14 @@ class ScaleSpace:
     held from its time on until the next one.
 
     Whatever acts pointwise (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level
-    by level. What would need the grids (convolution, pooling, resampling) or mix the levels (batch norm) has a layer
-    of its own in :mod:`scalespaces.nn`, and the torch function is refused. Other functions are taken at their word:
-    those that look along an axis of space (``nn.GroupNorm``, ``x.cumsum(-1)``) see each level by itself.
+    by level. So do torch's own convolutions, poolings, normalisations and interpolations, whose taps are spread as
+    those of :func:`~scalespaces.functional.scale_conv`: plain layers run on the container (:mod:`.torch_functions`).
+    Functions that look along an axis of space (``nn.GroupNorm``, ``x.cumsum(-1)``) see each level by itself.
+
+    Sizes are read as those of a tensor; where levels differ, ``x.shape[2]`` is a number of each level,
+    :class:`~scalespaces.functional.perlevel.PerLevel`. The axes of space are followed when axes are permuted or
+    reshaped (``axes`` says where they are), and grids may be lost: ``nn.AdaptiveAvgPool2d(7)`` leaves samples that
+    belong to the image as a whole, and ``axes`` empty.
 
     Args:
         levels: tensors ``(B, C, *spatial_k)``, finest first.
@@ -40,6 +48,7 @@ class ScaleSpace:
         unit: pixels of the lifted image per sample of level 0, one number per axis; strides multiply it.
         first_level: the number of ``levels[0]``; negative for levels finer than the image.
         causal: the axis is time; see :func:`~scalespaces.functional.causal_lift`.
+        axes: which axes of the tensors are those of space; all after the second when left out.
 
     Example:
         >>> x = ScaleSpace((torch.ones(1, 2, 8, 8), torch.ones(1, 2, 4, 4)), base=2, steps=(1, 2))
@@ -58,6 +67,7 @@ class ScaleSpace:
     unit: tuple[float, ...] = ()
     first_level: int = 0
     causal: bool = False
+    axes: tuple[int, ...] = (-1,)
 
     __array_ufunc__: ClassVar[None] = None  # NumPy scalars leave operators to us
     __hash__ = object.__hash__
@@ -76,7 +86,11 @@ class ScaleSpace:
         self.steps = tuple(float(step) for step in self.steps) or (1.0,) * len(self.levels)
         if not all(isinstance(level, Tensor) for level in self.levels):
             raise TypeError(f"levels are tensors, got {[type(level).__name__ for level in self.levels]}")
-        dims = spatial_dims(self.levels[0])
+        ndim = self.levels[0].ndim
+        self.axes = tuple(range(2, ndim)) if self.axes == (-1,) else tuple(self.axes)
+        if len(set(self.axes)) != len(self.axes) or not all(0 <= a < ndim for a in self.axes):
+            raise ValueError(f"axes are different ones of {ndim}, got {self.axes}")
+        dims = len(self.axes)
         self.origins = tuple(tuple(float(o) for o in origin) for origin in self.origins) or (
             ((0.0,) * dims,) * len(self.levels)
         )
@@ -88,7 +102,8 @@ class ScaleSpace:
             )
         if any(level.ndim != self.levels[0].ndim for level in self.levels):
             raise ValueError(f"levels have one number of axes, got shapes {self.shapes}")
-        if dims and any(level.shape[:2] != self.levels[0].shape[:2] for level in self.levels):
+        others = [a for a in range(ndim) if a not in self.axes]
+        if dims and any(level.shape[a] != self.levels[0].shape[a] for level in self.levels[1:] for a in others):
             raise ValueError(f"levels have one batch size and number of channels, got shapes {self.shapes}")
         if not all(step > 0 for step in self.steps):
             raise ValueError(f"steps are positive, got {self.steps}")
@@ -127,7 +142,29 @@ class ScaleSpace:
     @property
     def dims(self) -> int:
         """Number of spatial axes: 0 once the space is flattened or pooled away."""
-        return spatial_dims(self.levels[0])
+        return len(self.axes)
+
+    @property
+    def shape(self) -> Any:
+        """The shape of the levels; a size in which they differ is a number of each level."""
+        return per_level_shape([level.shape for level in self.levels])
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the levels."""
+        return self.levels[0].ndim
+
+    def dim(self) -> int:
+        """Number of axes of the levels."""
+        return self.levels[0].ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape of the levels, or one size of it; see :attr:`shape`."""
+        return self.shape if dim is None else collapse([level.shape[dim] for level in self.levels])
+
+    def sizes(self, index: int) -> tuple[int, ...]:
+        """The sizes of ``levels[index]`` along the axes of space."""
+        return tuple(self.levels[index].shape[a] for a in self.axes)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -174,7 +211,8 @@ class ScaleSpace:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> ScaleSpace:
         """Apply a pointwise function to every level."""
-        return _join([function(level) for level in self.levels], [self], function)
+        call = _Call(getattr(function, "__name__", str(function)), (), {}, moves=False)
+        return _join([function(level) for level in self.levels], [self], call)
 
     def to(self, *args: Any, **kwargs: Any) -> ScaleSpace:
         """Move or cast every level, as :meth:`torch.Tensor.to`."""
@@ -204,85 +242,120 @@ class ScaleSpace:
 
     # --- acting level by level ---------------------------------------------------------------------------------------
 
+    def _class(self) -> type[ScaleSpace]:
+        # isinstance(x, Tensor) asks for x.__class__ after the type of x itself did not match.
+        if is_strict():
+            refuse_tests_for_tensors(caller())
+        return ScaleSpace
+
+    __class__: ClassVar[Any] = property(_class)
+
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name = getattr(func, "__name__", str(func))
-        if name in _NEEDS_GRID:
-            raise TypeError(f"torch's {name} knows nothing of the grids of a ScaleSpace; {_NEEDS_GRID[name]}")
-        if name in _MOVES_AXES and any(space.dims for space in _spaces(args)):
-            raise TypeError(f"{name} would move the axes of a ScaleSpace, whose grids stay; work on x.levels")
-        return _apply(func, args, kwargs or {})
+        if name in _REFUSED:
+            raise TypeError(f"torch's {name} knows nothing of the grids of a ScaleSpace; {_REFUSED[name]}")
+        if name in TORCH_FUNCTIONS:
+            return TORCH_FUNCTIONS[name](func, *args, **(kwargs or {}))
+        return apply(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(Tensor, name, None)
-        if name.startswith("_") or name in _ONE_TENSOR or not callable(method):
+        found = getattr(Tensor, name, None)
+        if name.startswith("_") or name in _ONE_TENSOR or found is None:
             raise AttributeError(
                 f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors and x.shapes their shapes"
             )
-        return lambda *args, **kwargs: ScaleSpace.__torch_function__(method, (), (self, *args), kwargs)
+        if not callable(found):
+            return _join([getattr(level, name) for level in self.levels], [self], _Call(name, (self,), {}))
+        return lambda *args, **kwargs: ScaleSpace.__torch_function__(found, (), (self, *args), kwargs)
 
     def __getitem__(self, index: Any) -> Any:
-        return _apply(Tensor.__getitem__, (self, index), {})
+        return apply(Tensor.__getitem__, (self, index), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        RULES["__getitem__"](self.axes, self.shapes, (), (self, index), {})
+        apply(Tensor.__setitem__, (self, index, value), {})
 
     def __add__(self, other: Any) -> Any:
-        return _apply(torch.add, (self, other), {})
+        return apply(torch.add, (self, other), {})
 
     def __sub__(self, other: Any) -> Any:
-        return _apply(torch.sub, (self, other), {})
+        return apply(torch.sub, (self, other), {})
 
     def __mul__(self, other: Any) -> Any:
-        return _apply(torch.mul, (self, other), {})
+        return apply(torch.mul, (self, other), {})
 
     def __truediv__(self, other: Any) -> Any:
-        return _apply(torch.div, (self, other), {})
+        return apply(torch.div, (self, other), {})
 
     def __pow__(self, other: Any) -> Any:
-        return _apply(torch.pow, (self, other), {})
+        return apply(torch.pow, (self, other), {})
 
     def __rsub__(self, other: Any) -> Any:
-        return _apply(Tensor.__rsub__, (self, other), {})
+        return apply(Tensor.__rsub__, (self, other), {})
 
     def __rtruediv__(self, other: Any) -> Any:
-        return _apply(Tensor.__rtruediv__, (self, other), {})
+        return apply(Tensor.__rtruediv__, (self, other), {})
 
     def __rpow__(self, other: Any) -> Any:
-        return _apply(Tensor.__rpow__, (self, other), {})
+        return apply(Tensor.__rpow__, (self, other), {})
+
+    def __floordiv__(self, other: Any) -> Any:
+        return apply(torch.floor_divide, (self, other), {})
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return apply(Tensor.__rfloordiv__, (self, other), {})
+
+    def __mod__(self, other: Any) -> Any:
+        return apply(torch.remainder, (self, other), {})
+
+    def __rmod__(self, other: Any) -> Any:
+        return apply(Tensor.__rmod__, (self, other), {})
+
+    def __matmul__(self, other: Any) -> Any:
+        return ScaleSpace.__torch_function__(torch.matmul, (), (self, other))
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return ScaleSpace.__torch_function__(torch.matmul, (), (other, self))
+
+    def __pos__(self) -> Any:
+        return self
 
     def __neg__(self) -> Any:
-        return _apply(torch.neg, (self,), {})
+        return apply(torch.neg, (self,), {})
 
     def __abs__(self) -> Any:
-        return _apply(torch.abs, (self,), {})
+        return apply(torch.abs, (self,), {})
 
     def __lt__(self, other: Any) -> Any:
-        return _apply(torch.lt, (self, other), {})
+        return apply(torch.lt, (self, other), {})
 
     def __le__(self, other: Any) -> Any:
-        return _apply(torch.le, (self, other), {})
+        return apply(torch.le, (self, other), {})
 
     def __gt__(self, other: Any) -> Any:
-        return _apply(torch.gt, (self, other), {})
+        return apply(torch.gt, (self, other), {})
 
     def __ge__(self, other: Any) -> Any:
-        return _apply(torch.ge, (self, other), {})
+        return apply(torch.ge, (self, other), {})
 
     def __eq__(self, other: Any) -> Any:
-        return _apply(torch.eq, (self, other), {})
+        return apply(torch.eq, (self, other), {})
 
     def __ne__(self, other: Any) -> Any:
-        return _apply(torch.ne, (self, other), {})
+        return apply(torch.ne, (self, other), {})
 
     def __and__(self, other: Any) -> Any:
-        return _apply(torch.bitwise_and, (self, other), {})
+        return apply(torch.bitwise_and, (self, other), {})
 
     def __or__(self, other: Any) -> Any:
-        return _apply(torch.bitwise_or, (self, other), {})
+        return apply(torch.bitwise_or, (self, other), {})
 
     def __xor__(self, other: Any) -> Any:
-        return _apply(torch.bitwise_xor, (self, other), {})
+        return apply(torch.bitwise_xor, (self, other), {})
 
     def __invert__(self) -> Any:
-        return _apply(torch.bitwise_not, (self,), {})
+        return apply(torch.bitwise_not, (self,), {})
 
     def __bool__(self) -> bool:
         raise TypeError("a ScaleSpace has no truth value; compare its levels")
@@ -292,32 +365,38 @@ class ScaleSpace:
     __rmul__ = __mul__
 
 
-_GEOMETRY = ("base", "steps", "origins", "unit", "first_level", "causal")
+_GEOMETRY = ("base", "steps", "origins", "unit", "first_level", "causal", "axes")
 
-_MOVES_AXES = {"permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t"}
-
-# Tensor methods that would make no sense of several levels.
-_ONE_TENSOR = {"backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage"}
-
-# torch functions that would go wrong in silence, and the layer to use instead.
-_NEEDS_GRID = {
-    **{f"conv{d}d": f"use scalespaces.nn.ScaleConv{d}d" for d in (1, 2, 3)},
-    "convolution": "use scalespaces.nn.ScaleConv2d",
-    **{f"conv_transpose{d}d": "use scalespaces.nn.Resample and ScaleConv2d" for d in (1, 2, 3)},
-    **{f"avg_pool{d}d": "use scalespaces.nn.ScaleAvgPool" for d in (1, 2, 3)},
-    **{f"max_pool{d}d": "use scalespaces.nn.ScaleMaxPool" for d in (1, 2, 3)},
-    **{f"max_pool{d}d_with_indices": "use scalespaces.nn.ScaleMaxPool" for d in (1, 2, 3)},
-    **{f"adaptive_{kind}_pool{d}d": "use scalespaces.nn.GlobalPool" for d in (1, 2, 3) for kind in ("avg", "max")},
-    **dict.fromkeys(("interpolate", "upsample", "grid_sample"), "use scalespaces.nn.Resample"),
-    **dict.fromkeys(("flip", "roll", "rot90"), "apply it to the image, before the lift"),
-    "batch_norm": "use scalespaces.nn.ScaleBatchNorm",
-    "pad": "use scalespaces.nn.ScaleConv2d with its padding and padding_mode",
+# Tensor attributes that would make no sense of several levels.
+_ONE_TENSOR = {
+    "backward",
+    "numpy",
+    "tolist",
+    "item",
+    "data_ptr",
+    "storage",
+    "untyped_storage",
+    "grad_fn",
+    "T",
+    "mT",
+    "H",
 }
 
+# torch functions that would go wrong in silence, and what to do instead.
+_REFUSED = {
+    **dict.fromkeys(("flip", "roll", "rot90"), "apply it to the image, before the lift"),
+    **dict.fromkeys(("grid_sample", "affine_grid"), "use scalespaces.nn.Resample"),
+    **dict.fromkeys(("unfold", "fold"), "write the sum over windows as a convolution"),
+    **{f"max_pool{d}d_with_indices": "return_indices=True has no place for grids" for d in (1, 2, 3)},
+    **{f"adaptive_max_pool{d}d_with_indices": "return_indices=True has no place for grids" for d in (1, 2, 3)},
+    **{f"max_unpool{d}d": "use F.interpolate or a transposed convolution" for d in (1, 2, 3)},
+    **{f"lp_pool{d}d": "use average or maximum pooling" for d in (1, 2, 3)},
+    **{f"fractional_max_pool{d}d": "use average or maximum pooling" for d in (2, 3)},
+    **{f"fractional_max_pool{d}d_with_indices": "use average or maximum pooling" for d in (2, 3)},
+}
 
-def spatial_dims(level: Tensor) -> int:
-    """Number of axes after batch and channels."""
-    return max(level.ndim - 2, 0)
+TORCH_FUNCTIONS: dict[str, Callable] = {}
+"""What runs instead of the torch function of that name, filled by :mod:`.torch_functions`."""
 
 
 def check_space(x: Any) -> ScaleSpace:
@@ -326,6 +405,16 @@ def check_space(x: Any) -> ScaleSpace:
         return x
     came = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"{type(x).__name__}"
     raise TypeError(f"expected a ScaleSpace, got {came}; lift images with scalespaces.lift first")
+
+
+def check_grid(x: Any) -> ScaleSpace:
+    """Return ``x`` if its axes of space stand after batch and channels, where windows slide; say what to do if not."""
+    if check_space(x).dims and x.axes != tuple(range(2, x.ndim)):
+        raise ValueError(
+            f"windows slide over levels (B, C, *spatial), got shapes {x.shapes} with the axes of space at {x.axes}; "
+            "permute back first"
+        )
+    return x
 
 
 def _spaces(value: Any) -> Iterator[ScaleSpace]:
@@ -338,72 +427,158 @@ def _spaces(value: Any) -> Iterator[ScaleSpace]:
         yield from _spaces(list(value.values()))
 
 
-def _select(value: Any, index: int) -> Any:
+def select(value: Any, index: int) -> Any:
     """The argument as level ``index`` sees it."""
     if isinstance(value, ScaleSpace):
         return value.levels[index]
-    if isinstance(value, (list, tuple)):
-        return type(value)([_select(item, index) for item in value])
+    if isinstance(value, PerLevel):
+        return value.values[index]
+    if isinstance(value, slice):
+        return slice(select(value.start, index), select(value.stop, index), select(value.step, index))
+    if isinstance(value, list):
+        return [select(item, index) for item in value]
+    if isinstance(value, tuple):
+        return tuple(select(item, index) for item in value)
     if isinstance(value, dict):
-        return {key: _select(item, index) for key, item in value.items()}
+        return {key: select(item, index) for key, item in value.items()}
     return value
 
 
-def _apply(func: Callable, args: tuple, kwargs: dict) -> Any:
+def level_by_level(func: Callable, args: tuple, kwargs: dict, space: ScaleSpace) -> list:
+    """The answers of the levels; an error says of which one."""
+    if torch.compiler.is_compiling():
+        return [func(*select(args, k), **select(kwargs, k)) for k in range(space.num_levels)]
+    results = []
+    for k in range(space.num_levels):
+        try:
+            results.append(func(*select(args, k), **select(kwargs, k)))
+        except Exception as error:
+            error.add_note(f"at level {k + space.first_level}, levels of shapes {space.shapes}")
+            raise
+    return results
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What was called, to find where the axes of space have gone."""
+
+    name: str
+    args: tuple
+    kwargs: dict
+    moves: bool = True
+
+    def places(self, x: ScaleSpace, new: Sequence[Sequence[int]]) -> Places | None:
+        rule = RULES.get(self.name) if self.moves else None
+        if rule is None and self.moves and len(new[0]) < x.ndim:
+            rule = REDUCTIONS.get(self.name)
+        return None if rule is None else rule(x.axes, x.shapes, new, self.args, self.kwargs)
+
+
+def apply(func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Call a function level by level, and put what comes out on the grids of the operands."""
     spaces = list(_spaces([args, kwargs]))
     first = spaces[0]
     for other in spaces[1:]:
-        if other.num_levels != first.num_levels or other.first_level != first.first_level:
-            raise ValueError(
-                f"operands need the same levels, got {first.num_levels} from level {first.first_level} and "
-                f"{other.num_levels} from level {other.first_level}; drop the extra top levels with x.keep(num_levels)"
-            )
-        if other.base != first.base:
-            raise ValueError(f"operands need the same base, got {first.base} and {other.base}")
-        if other.causal != first.causal:
-            raise ValueError("operands are causal spaces or not, got one of each; lift both with the same kind of lift")
-        if other.dims == first.dims and not all(
-            m == n or 1 in (m, n)
-            for a, b in zip(first.shapes, other.shapes, strict=True)
-            for m, n in zip(a[2:], b[2:], strict=True)
-        ):
-            raise ValueError(
-                f"operands need levels of the same sizes, got {first.shapes} and {other.shapes}; give both "
-                "branches the same strides, or bring them together with scalespaces.resample"
-            )
-    results = [func(*_select(args, k), **_select(kwargs, k)) for k in range(first.num_levels)]
-    return _join(results, spaces, func)
+        _check_same_levels(first, other)
+    call = _Call(getattr(func, "__name__", str(func)), args, kwargs)
+    return _join(level_by_level(func, args, kwargs, first), spaces, call)
 
 
-def _join(results: list, spaces: list[ScaleSpace], func: Callable) -> Any:
+def _check_same_levels(first: ScaleSpace, other: ScaleSpace) -> None:
+    if other.num_levels != first.num_levels or other.first_level != first.first_level:
+        raise ValueError(
+            f"operands need the same levels, got {first.num_levels} from level {first.first_level} and "
+            f"{other.num_levels} from level {other.first_level}; drop the extra top levels with x.keep(num_levels)"
+        )
+    if other.base != first.base:
+        raise ValueError(f"operands need the same base, got {first.base} and {other.base}")
+    if other.causal != first.causal:
+        raise ValueError("operands are causal spaces or not, got one of each; lift both with the same kind of lift")
+    if not (first.dims and other.dims and first.ndim == other.ndim):
+        return
+    if other.axes != first.axes and not (
+        is_mergeable(first.shapes, first.axes) or is_mergeable(other.shapes, other.axes)
+    ):
+        raise ValueError(
+            f"operands have their axes of space at different places, {first.axes} and {other.axes}; permute one of them"
+        )
+    if not all(
+        m == n or 1 in (m, n)
+        for k in range(first.num_levels)
+        for m, n in zip(first.sizes(k), other.sizes(k), strict=True)
+    ):
+        raise ValueError(
+            f"operands need levels of the same sizes, got {first.shapes} and {other.shapes}; give both "
+            "branches the same strides, or bring them together with scalespaces.resample"
+        )
+
+
+def _join(results: list, spaces: list[ScaleSpace], call: _Call) -> Any:
     """One answer from the answers of the levels."""
+    first = results[0]
     if all(isinstance(result, Tensor) for result in results):
-        return _on_grid_of(tuple(results), spaces, func)
-    if isinstance(results[0], (list, tuple)) and not isinstance(results[0], torch.Size):
-        return tuple(_join(list(parts), spaces, func) for parts in zip(*results, strict=True))
-    return results[0] if all(result == results[0] for result in results) else tuple(results)
+        return _place(tuple(results), spaces, call)
+    if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
+        parts = [_join(list(parts), spaces, call) for parts in zip(*results, strict=True)]
+        named = hasattr(first, "n_fields") and not torch.compiler.is_compiling()  # such as torch.return_types.max
+        return type(first)(parts) if named else tuple(parts)
+    return collapse(results)
 
 
-def _on_grid_of(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], func: Callable) -> ScaleSpace:
-    """The levels on the grids of the operand that has their sizes."""
-    same_size = [
-        space
-        for space in spaces
-        if all(new.shape[2:] == old.shape[2:] for new, old in zip(levels, space.levels, strict=True))
-    ]
+def _place(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], call: _Call) -> ScaleSpace:
+    """The levels on the grids that the call has left."""
+    first, shapes = spaces[0], [tuple(level.shape) for level in levels]
+    on_grids = [space for space in spaces if space.dims]
+    if not on_grids:
+        return first.replace(levels, axes=(), origins=(), unit=())
+    places = call.places(on_grids[0], shapes)
+    if places is not None:
+        for other in on_grids[1:]:
+            _check_same_grids(on_grids[0], other)
+        return _moved(on_grids[0], levels, places)
+    ndim = len(shapes[0])
+    same_size = []
+    for space in on_grids:
+        axes = tuple(a + ndim - space.ndim for a in space.axes)  # operands are aligned at their last axes
+        if min(axes) >= 0 and all(tuple(shape[a] for a in axes) == space.sizes(k) for k, shape in enumerate(shapes)):
+            same_size.append(space if axes == space.axes else space.replace(levels, axes=axes))
     if same_size:
         for other in same_size[1:]:
             _check_same_grids(same_size[0], other)
         return same_size[0].replace(levels)
-    batch = spaces[0].levels[0].shape[:1]
-    if all(level.shape[:1] == batch and set(level.shape[2:]) <= {1} for level in levels):  # flattened or averaged
-        dims = spatial_dims(levels[0])
-        return spaces[0].replace(levels, origins=((0.0,) * dims,) * len(levels), unit=(1.0,) * dims)
+    if is_mergeable([shape for space in on_grids for shape in space.shapes], on_grids[0].axes):
+        return first.replace(levels, axes=(), origins=(), unit=())  # one sample, spread over whatever grid
+    if ndim == first.ndim and first.dims:
+        gone = [all(shape[a] == 1 for shape in shapes) for a in first.axes]
+        if all(
+            g or all(shape[a] == old[a] for shape, old in zip(shapes, first.shapes, strict=True))
+            for g, a in zip(gone, first.axes, strict=True)
+        ):
+            return averaged(first, levels, gone)
+    batch = first.levels[0].shape[:1]
+    if all(level.shape[:1] == batch and all(size == 1 for size in level.shape[2:]) for level in levels):
+        return first.replace(levels, axes=(), origins=(), unit=())  # flattened or averaged
     raise ValueError(
-        f"{getattr(func, '__name__', func)} changes the grids from {[s[2:] for s in spaces[0].shapes]} to "
-        f"{[tuple(level.shape[2:]) for level in levels]} in a way the geometry cannot follow; use the layers of "
+        f"{call.name} changes the grids from {[first.sizes(k) for k in range(first.num_levels)]} to "
+        f"{[shape[2:] for shape in shapes]} in a way the geometry cannot follow; use the layers of "
         "scalespaces.nn, or work on x.levels"
     )
+
+
+def _moved(x: ScaleSpace, levels: tuple[Tensor, ...], places: Places) -> ScaleSpace:
+    """The levels with the axes of space at other places, or without some of them."""
+    kept = [i for i, place in enumerate(places) if place is not None]
+    axes = tuple(place for place in places if place is not None)
+    if isinstance(x.base, tuple) and 0 < len(kept) < x.dims:
+        raise ValueError("a matrix base turns axes of space into each other: none can go alone; work on x.levels")
+    origins = tuple(tuple(origin[i] for i in kept) for origin in x.origins)
+    return x.replace(levels, axes=axes, origins=origins, unit=tuple(x.unit[i] for i in kept))
+
+
+def averaged(x: ScaleSpace, levels: tuple[Tensor, ...], gone: Sequence[bool]) -> ScaleSpace:
+    """The levels with one sample left along the axes that are gone."""
+    origins = tuple(tuple(0.0 if g else o for g, o in zip(gone, origin, strict=True)) for origin in x.origins)
+    return x.replace(levels, origins=origins, unit=tuple(1.0 if g else u for g, u in zip(gone, x.unit, strict=True)))
 
 
 def _check_same_grids(x: ScaleSpace, y: ScaleSpace) -> None:
@@ -412,12 +587,14 @@ def _check_same_grids(x: ScaleSpace, y: ScaleSpace) -> None:
     A shift of all of them that grows with the scale, :math:`c^k d` at level k, commutes with scale and is let pass: a
     3x3 filter and a 2x2 pooling of the same stride, side by side, leave one of :math:`d = 1/4`.
     """
-    if all(size == 1 for shape in x.shapes for size in shape[2:]):
+    if is_mergeable(x.shapes, x.axes) or x.axes != y.axes:
         return
     shifts = [[p - q for p, q in zip(a, b, strict=True)] for a, b in zip(x.origins, y.origins, strict=True)]
     matrix = isinstance(x.base, tuple)
     for index, shift in enumerate(shifts):
         first = [0.0 if matrix else d * x.expansion(index) / x.expansion(0) for d in shifts[0]]
+        if is_strict() and not matrix:  # branches that pad differently are up to a tap apart in the plain network, too
+            first = [d if abs(d - e) <= x.expansion(index) else e for d, e in zip(shift, first, strict=True)]
         pairs = [*zip(shift, first, strict=True), (x.steps[index], y.steps[index]), *zip(x.unit, y.unit, strict=True)]
         if any(abs(p - q) > 1e-6 * max(1.0, abs(p)) for p, q in pairs):
             raise ValueError(
@@ -439,7 +616,7 @@ def _flatten_with_keys(x: ScaleSpace) -> tuple[list, tuple]:
 def _unflatten(leaves: Any, context: tuple) -> ScaleSpace:
     x = object.__new__(ScaleSpace)  # leaves may be anything while a tree is rebuilt: no checks
     x.levels = tuple(leaves)
-    x.base, x.steps, x.origins, x.unit, x.first_level, x.causal = context
+    x.base, x.steps, x.origins, x.unit, x.first_level, x.causal, x.axes = context
     return x
 
 

@@ -1,0 +1,215 @@
+"""Numbers that may differ between levels, such as the sizes of a pyramid."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+class PerLevel:
+    """One number for each level: what ``x.shape[2]`` is when the levels of ``x`` differ in size.
+
+    Arithmetic acts level by level, and a result that all levels share is a plain number again. Comparisons answer if
+    all levels give one answer; otherwise the program would take different branches at different levels, and they
+    raise. As an argument of a torch function on a ScaleSpace, each level gets its own value.
+
+    Example:
+        >>> height = PerLevel((17, 9, 5))
+        >>> (height + 1) // 2
+        PerLevel(9, 5, 3)
+        >>> height > 4, height - height
+        (True, 0)
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = tuple(values)
+
+    def __repr__(self) -> str:
+        return f"PerLevel({', '.join(map(str, self.values))})"
+
+    def __hash__(self) -> int:
+        return hash(self.values)
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        raise TypeError(
+            f"{getattr(func, '__name__', func)} would make or change one tensor, but was given {_first(args, kwargs)}, "
+            "a number of each level; make it from the scale-space: x.new_zeros(...) instead of torch.zeros(...)"
+        )
+
+    def _only(self, what: str) -> Any:
+        raise TypeError(
+            f"{self} differs between levels and cannot be used as {what}; let it be an argument of functions of the "
+            "scale-space, which give each level its own value"
+        )
+
+    def __index__(self) -> int:
+        return self._only("one integer")
+
+    def __int__(self) -> int:
+        return self._only("one integer")
+
+    def __float__(self) -> float:
+        return self._only("one number")
+
+    def __bool__(self) -> bool:
+        return self._agree([bool(value) for value in self.values], "its truth")
+
+    def _agree(self, answers: list[bool], what: str) -> bool:
+        if all(answers) or not any(answers):
+            return answers[0]
+        raise ValueError(
+            f"{what} is {answers} for {self}: the program would branch differently at different levels; use sizes "
+            "where the levels agree (multiples of a higher power of the base), fewer levels, or rewrite the branch"
+        )
+
+    def _with(self, op: Callable, other: Any, *, reflected: bool = False) -> Any:
+        if isinstance(other, PerLevel):
+            if len(other.values) != len(self.values):
+                raise ValueError(f"numbers are of the same levels, got {self} and {other}")
+            others = other.values
+        elif isinstance(other, int | float) or hasattr(other, "node"):  # symbolic numbers have nodes
+            others = (other,) * len(self.values)
+        else:
+            return NotImplemented
+        pairs = zip(others, self.values, strict=True) if reflected else zip(self.values, others, strict=True)
+        return collapse([op(a, b) for a, b in pairs])
+
+    def _compare(self, op: Callable, sign: str, other: Any) -> Any:
+        answer = self._with(op, other)
+        if isinstance(answer, PerLevel):
+            return self._agree(list(answer.values), f"(... {sign} {other})")
+        return answer
+
+    def __add__(self, other: Any) -> Any:
+        return self._with(operator.add, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with(operator.sub, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with(operator.sub, other, reflected=True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(operator.mul, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with(operator.truediv, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._with(operator.truediv, other, reflected=True)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._with(operator.floordiv, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._with(operator.floordiv, other, reflected=True)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._with(operator.mod, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._with(operator.mod, other, reflected=True)
+
+    def __pow__(self, other: Any) -> Any:
+        return self._with(operator.pow, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return self._with(operator.pow, other, reflected=True)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __neg__(self) -> Any:
+        return collapse([-value for value in self.values])
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return collapse([abs(value) for value in self.values])
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return collapse([round(value, digits) for value in self.values])
+
+    def __floor__(self) -> Any:
+        return collapse([math.floor(value) for value in self.values])
+
+    def __ceil__(self) -> Any:
+        return collapse([math.ceil(value) for value in self.values])
+
+    def __trunc__(self) -> Any:
+        return collapse([math.trunc(value) for value in self.values])
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare(operator.eq, "==", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare(operator.ne, "!=", other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare(operator.lt, "<", other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare(operator.le, "<=", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(operator.gt, ">", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(operator.ge, ">=", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+class Shape(tuple):
+    """A shape whose sizes may be numbers of each level."""
+
+    def __getitem__(self, index: Any) -> Any:
+        part = super().__getitem__(index)
+        return Shape(part) if isinstance(index, slice) else part
+
+    def numel(self) -> Any:
+        """How many elements: a number of each level where they differ."""
+        return math.prod(self)
+
+
+def collapse(values: Sequence[Any]) -> Any:
+    """The number that all levels share, or else a number of each level."""
+    first = values[0]
+    return first if all(_same(value, first) for value in values[1:]) else PerLevel(values)
+
+
+def per_level_shape(shapes: Sequence[Sequence[Any]]) -> Any:
+    """One shape for all levels; what differs between them is a number of each level."""
+    sizes = [collapse(parts) for parts in zip(*shapes, strict=True)]
+    return shapes[0] if not any(isinstance(size, PerLevel) for size in sizes) else Shape(sizes)
+
+
+def at_level(value: Any, index: int) -> Any:
+    """A number as level ``index`` sees it."""
+    return value.values[index] if isinstance(value, PerLevel) else value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if not (hasattr(a, "node") or hasattr(b, "node")):
+        return a == b
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return a is b or bool(statically_known_true(a == b))  # a plain comparison would become a condition of the export
+
+
+def _first(*values: Any) -> PerLevel | None:
+    return next(_per_level(values), None)
+
+
+def _per_level(value: Any) -> Iterator[PerLevel]:
+    if isinstance(value, PerLevel):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _per_level(item)
+    elif isinstance(value, dict):
+        yield from _per_level(list(value.values()))
