@@ -103,7 +103,7 @@ def test_configs_do_not_share_lists():
     ("name", "message"),
     [
         ("s_resent", "no model is called 's_resent'; did you mean 's_resnet'"),
-        ("vgg", "no model is called 'vgg'.* There are densenet, .*s_resnet_no_interaction"),
+        ("vgg", "no model is called 'vgg'; there are densenet, .*s_resnet_no_interaction"),
     ],
 )
 def test_unknown_names(name, message):

@@ -115,5 +115,5 @@ def _refuse_unknown(
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ";"
-            raise error(f"{complaint} {name!r}{hint} There are {', '.join(known)}")
+            hint = f"; did you mean {near[0]!r}? There are" if near else "; there are"
+            raise error(f"{complaint} {name!r}{hint} {', '.join(known)}")

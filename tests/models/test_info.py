@@ -1,0 +1,142 @@
+"""The tables: the supplement's shapes, and counts against formulas."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from scalespaces import ScaleSpace
+from scalespaces.models import create, summarise
+from scalespaces.theory import get_kernel
+
+BLOCKS = [(992, 3, 1), (496, 1, 2), (248, 2, 4), (248, 4, 4), (124, 4, 8), *[(124, 8, 8)] * 4]  # side, widths over N
+DEEP = (0, 1, 3, 7, 8)
+
+
+def met(depth, levels):
+    """Pairs of an output level and a filter level that meets a level."""
+    return sum(1 for k in range(levels) for el in range(depth) if k + el < levels)
+
+
+def lift_multiply_adds(levels, pixels, channels=3):
+    """The blurs of a dense, direct lift: two passes with kernels of 4 standard deviations."""
+    taps = [len(get_kernel("discrete_gaussian")(0.25 * (4**k - 1), truncation=4.0)) for k in range(1, levels)]
+    assert max(taps, default=33) == 33
+    return 2 * channels * pixels * sum(taps)
+
+
+@pytest.mark.parametrize(("name", "levels"), [("densenet", 1), ("s_densenet", 4)])
+def test_the_densenets_table(name, levels):
+    shapes = [(layer.layer, layer.shape) for layer in summarise(create(name), (3, 96, 96)).layers]
+    depth = 3 if levels == 4 else 1
+    assert [row for row in shapes if row[0].startswith(("dense", "transition", "linear"))] == [
+        ("dense_12[1,3,3] x 3", (levels, 96, 96, 39)),
+        (f"transition[{depth},3,3]", (levels, 48, 48, 19)),
+        ("dense_24[1,3,3] x 3", (levels, 48, 48, 94)),
+        (f"transition[{depth},3,3]", (levels, 24, 24, 47)),
+        ("dense_48[1,3,3] x 3", (levels, 24, 24, 213)),
+        ("linear", (1, 2)),
+    ]
+    assert [row[1] for row in shapes if row[0] == "long skip"] == [(levels, 48, 48, 22), (levels, 24, 24, 69)]
+    assert ("scale-pool", (1, 213)) in shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("s_resnet", (2, 4, 16)),
+        ("s_resnet_no_interaction", (1, 4, 16)),
+        ("resnet", (1, 1, 16)),
+        ("resnet_matched_parameters", (1, 1, 18)),
+    ],
+)
+def test_the_resnets_table(name, setting):
+    depth, levels, width = setting
+    summary = summarise(create(name), (3, 992, 992))
+    rows = [layer for layer in summary.layers if "res[" in layer.layer]
+    for n, (row, (side, _, factor)) in enumerate(zip(rows, BLOCKS, strict=True)):
+        kind = "no-res" if n == 8 else "res"
+        assert row.layer == f"{kind}[{depth if n in DEEP else 1},3,3]"
+        assert row.shape == (levels, side, side, factor * width)
+    assert [(layer.layer, layer.shape) for layer in summary.layers[-3:]] == [
+        ("scale-pool", (1, 124, 124, 8 * width)),
+        ("corr[1,1,1]", (1, 124, 124, 19)),
+        ("bilinear upsample", (1, 992, 992, 19)),
+    ]
+    total = lift_multiply_adds(levels, 992**2) + (8 * width * 19) * 124**2
+    for n, (side, before, after) in enumerate(BLOCKS):
+        channels = 3 if n == 0 else before * width
+        out = after * width
+        total += 9 * side**2 * (levels * channels * out + met(depth if n in DEEP else 1, levels) * out**2)
+    assert summary.multiply_adds == total
+
+
+def test_a_pyramid_counts_the_samples_it_has():
+    summary = summarise(create("s_resnet_no_interaction", sampling="pyramid"), (3, 992, 992))
+    sizes = [992, 496, 248, 124]
+    first = next(layer for layer in summary.layers if layer.layer.startswith("res"))
+    samples = sum(n**2 for n in sizes)
+    assert first.multiply_adds == 9 * samples * (3 * 16 + 16 * 16)
+    outputs = 6  # two correlations, two normalisations, a ReLU, a sum
+    assert math.isclose(first.activations_mib, outputs * samples * 16 * 4 / 2**20)
+
+
+@pytest.mark.parametrize("name", ["s_densenet", "p4m_densenet", "s_resnet"])
+def test_activations_are_what_the_layers_return(name):
+    """Count them on the computer's own memory: every tensor a module returns, once."""
+    model = create(name, sampling="pyramid").eval()
+    image, seen = torch.rand(1, 3, 64, 64), {}
+
+    def hook(module, args, output):
+        for tensor in output.levels if isinstance(output, ScaleSpace) else [output]:
+            seen[tensor.data_ptr(), tuple(tensor.shape)] = tensor
+
+    for row in model.rows():
+        for module in row.modules():
+            module.register_forward_hook(hook)
+    with torch.no_grad():
+        model(image)
+    seen.pop((image.data_ptr(), tuple(image.shape)), None)
+    expected = sum(tensor.numel() * tensor.element_size() for tensor in seen.values()) / 2**20
+    assert math.isclose(summarise(model, (3, 64, 64)).activations_mib, expected)
+
+
+@pytest.mark.parametrize("name", ["s_densenet", "p4m_densenet", "resnet"])
+def test_every_parameter_is_in_a_row(name):
+    model = create(name)
+    summary = summarise(model, (3, 96, 96))
+    assert summary.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_the_model_is_left_alone():
+    model = create("s_densenet").train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    summarise(model, (3, 96, 96))
+    assert model.training
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_text_and_json():
+    summary, plain = (summarise(create(name), (3, 96, 96)) for name in ("s_densenet", "densenet"))
+    lines = summary.table("s_densenet", {"densenet": plain}).splitlines()
+    assert lines[0].split() == ["layer", "shape", "parameters", "multiply-adds", "MiB"]
+    assert lines[-3].split() == [
+        "s_densenet",
+        "262,743",
+        f"{summary.multiply_adds:,}",
+        f"{summary.activations_mib:.1f}",
+    ]
+    ratio = summary.multiply_adds / plain.multiply_adds
+    assert lines[-1].split()[:4] == ["times", "densenet", "1.21", f"{ratio:.2f}"]
+    assert str(summary).splitlines()[:3] == summary.table().splitlines()[:3]
+    document = json.loads(json.dumps(summary.to_json()))
+    assert document["total"] == summary.total
+    assert sum(layer["multiply_adds"] for layer in document["layers"]) == summary.multiply_adds
+
+
+@pytest.mark.parametrize("shape", [(3, 96), (3, 0, 96)])
+def test_wrong_shapes(shape):
+    with pytest.raises(ValueError, match="an input has channels, height and width, got"):
+        summarise(create("densenet"), shape)
