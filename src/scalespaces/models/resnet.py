@@ -109,7 +109,8 @@ class ResNet(ScaleNetwork):
 
     def _layers(self) -> list[nn.Module]:
         """The blocks, with poolings between them."""
-        pools, layers = iter(self.pools), list[nn.Module]()
+        pools = iter(self.pools)
+        layers: list[nn.Module] = []
         for n, block in enumerate(self.blocks):
             layers += [next(pools), block] if n in _POOLED else [block]
         return layers
