@@ -15,7 +15,7 @@ LOWER = {  # part: the parts of ours it may import, beside itself
     "functional": {"_extras", "theory"},
     "testing": {"_extras", "theory", "functional"},
     "nn": {"_extras", "theory", "functional"},
-    "models": {"_extras", "_files", "theory", "functional", "nn"},
+    "models": {"_extras", "_files", "theory", "functional", "testing", "nn"},
     "data": {"_extras", "_files"},
     "train": {"_extras", "_files", "theory", "functional", "nn", "models", "data"},
     "plotting": {"_extras", "_files", "theory", "functional", "testing"},

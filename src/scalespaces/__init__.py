@@ -2,13 +2,16 @@
 
 from scalespaces import functional, models, nn, testing, theory
 from scalespaces.functional import ScaleSpace, downscale, feature_pyramid, lift, resample, scale_shift
+from scalespaces.models import ConversionError, convert
 from scalespaces.testing import assert_equivariant, equivariance_error
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConversionError",
     "ScaleSpace",
     "assert_equivariant",
+    "convert",
     "downscale",
     "equivariance_error",
     "feature_pyramid",

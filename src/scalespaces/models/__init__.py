@@ -1,6 +1,7 @@
 """The paper's networks, by name or as classes, and the blocks they are made of."""
 
 from scalespaces.models.blocks import DenseBlock, DenseLayer, ResidualBlock, Transition
+from scalespaces.models.convert import ConversionError, Converted, convert
 from scalespaces.models.densenet import DenseNet
 from scalespaces.models.info import Summary, summarise
 from scalespaces.models.network import ScaleNetwork
@@ -9,6 +10,8 @@ from scalespaces.models.registry import list_models as list
 from scalespaces.models.resnet import ResNet
 
 __all__ = [
+    "ConversionError",
+    "Converted",
     "DenseBlock",
     "DenseLayer",
     "DenseNet",
@@ -17,6 +20,7 @@ __all__ = [
     "ScaleNetwork",
     "Summary",
     "Transition",
+    "convert",
     "create",
     "list",
     "register",
