@@ -156,7 +156,7 @@ def test_the_answer_for_a_downscaled_image_is_that_of_the_levels_above():
 @pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
 def test_deep_filters_anywhere(scale_padding):
     deep = (2, 1, 1, 3, 2)
-    model = DenseNet(growth=(2, 2, 2), num_levels=3, filter_levels=deep, scale_padding=scale_padding)
+    model: Any = DenseNet(growth=(2, 2, 2), num_levels=3, filter_levels=deep, scale_padding=scale_padding)
     assert [block.layers[0].conv.kernel_size[0] for block in model.blocks] == [2, 1, 2]
     assert [transition.mix.conv.kernel_size[0] for transition in model.transitions] == [1, 3]
     features = model.features(torch.rand(1, 3, 16, 16))
@@ -176,7 +176,7 @@ def test_finer_levels_than_the_image(sampling):
 
 
 def test_scale_map_names_the_level_that_speaks_for_the_class():
-    model = create("s_densenet", num_levels=3, filter_levels=1, sampling="pyramid", first_level=-1)
+    model: Any = create("s_densenet", num_levels=3, filter_levels=1, sampling="pyramid", first_level=-1)
     wanted = torch.zeros(1, 213, 6, 5)
     wanted[:, 0] = 1.0
     pushed = torch.zeros_like(wanted)
@@ -222,7 +222,8 @@ def test_plain_networks_are_not_invariant():
 
 
 def test_p4m_starts_as_the_identity_when_asked_to():
-    layer = create("p4m_densenet", init="paper", growth=(3, 3, 3)).blocks[0].layers[0].conv
+    model: Any = create("p4m_densenet", init="paper", growth=(3, 3, 3))
+    layer = model.blocks[0].layers[0].conv
     f = torch.rand(1, 24, 9, 9)
     with torch.no_grad():
         layer.weight[layer.weight.abs() < 0.5] = 0

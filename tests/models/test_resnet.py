@@ -195,7 +195,7 @@ def test_scores_of_a_downscaled_image_are_those_of_the_levels_above():
 
 @pytest.mark.parametrize("deep", [(1, 1, 1, 1, 1, 1, 1, 1, 3), (2,) * 9])
 def test_deep_filters_anywhere(deep):
-    model = ResNet(width=3, num_levels=3, filter_levels=deep, scale_padding="valid")
+    model: Any = ResNet(width=3, num_levels=3, filter_levels=deep, scale_padding="valid")
     assert [block.conv2.kernel_size[0] for block in model.blocks] == list(deep)
     assert all(block.conv1.kernel_size[0] == 1 for block in model.blocks)
     assert model.lift.num_levels == 3 + sum(deep) - 9
@@ -221,7 +221,7 @@ def test_the_smallest_side_is_the_smallest(arguments):
 
 
 def test_missing_channels_are_zeros():
-    block = ResidualBlock(3, 5).eval()
+    block: Any = ResidualBlock(3, 5).eval()
     torch.nn.init.zeros_(block.norm2.weight)
     x = lift(torch.rand(1, 3, 8, 8), 2)
     out = block(x).stack()
@@ -230,7 +230,7 @@ def test_missing_channels_are_zeros():
 
 
 def test_no_skip_means_none():
-    block = ResidualBlock(5, 3, skip=False).eval()
+    block: Any = ResidualBlock(5, 3, skip=False).eval()
     torch.nn.init.zeros_(block.norm2.weight)
     assert not block(lift(torch.rand(1, 5, 8, 8), 2)).stack().any()
 
