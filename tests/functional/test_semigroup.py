@@ -61,9 +61,17 @@ INSTANCES: dict[str, tuple[Semigroup[Any], tuple[int, ...], tuple[int, ...]]] = 
     "causal shifts": (CausalShifts(9), (2, 3, 9), (4,)),
     "occlusions": (Occlusions(nested_masks(5, 6, 7)), (2, 3, 6, 7), (6, 7)),
     "light": (Lighting((1.0, 0.5, 3.0), (0.0, -0.25)), (2, 3, 5, 6), (2, 3)),
-    "light per pixel": (Lighting((1.0, 2.0), (0.0, 1.0), over="channels"), (2, 3, 5), (4,)),
+    "light per pixel": (Lighting((1.0, 2.0), (0.0, 1.0), over="channels"), (2, 3, 5, 4), (4, 2)),
 }
 SIGNALS_ON_S = ["translations of Z", "translations of Z^2", "p4", "p4m", "scale, 1-D", "causal shifts", "occlusions"]
+
+
+def spread(semigroup: Semigroup[Any], number: int) -> list[Any]:
+    """Elements of every kind: of all symmetries, levels, lights."""
+    elements = list(semigroup.elements())
+    return [elements[i] for i in np.linspace(0, len(elements) - 1, number).astype(int)]
+
+
 instances = pytest.mark.parametrize("name", INSTANCES)
 
 
@@ -129,8 +137,8 @@ def test_it_is_the_equation(name):
     out = semigroup_correlation(psi, f, semigroup)
     elements = semigroup.elements()
     assert out.shape == (shape[0], 4, len(elements))
-    for index in np.random.default_rng(0).choice(len(elements), min(6, len(elements)), replace=False):
-        s = elements[index]
+    for s in spread(semigroup, 9):
+        index = list(elements).index(s)
         if isinstance(semigroup, ScaleTranslations):  # the coarser image is too small for the window: pad the signal
             moved = [np.arange(w) * semigroup.base ** s[0] + z for w, z in zip(window, s[1], strict=True)]
             moved = [m % n for m, n in zip(moved, shape[2:], strict=True)]
@@ -416,14 +424,33 @@ def test_occlusions_are_idempotent_and_commute():
         assert masks.compose(s, t) == masks.compose(t, s)
 
 
-def test_normalisation_forgets_the_light_and_is_idempotent():
-    light, f = Lighting(), rand(2, 3, 6, 5)
+@pytest.mark.parametrize(("over", "axes"), [("space", (2, 3)), ("channels", (1,))])
+def test_normalisation_forgets_the_light_and_is_idempotent(over, axes):
+    light, f = Lighting(over=over), rand(2, 3, 6, 5)
     normal = light.act((1.0, 0.0, True), f)
-    torch.testing.assert_close(normal.mean((2, 3)), torch.zeros(2, 3).double(), **EXACT)
-    torch.testing.assert_close(normal.std((2, 3), correction=0), torch.ones(2, 3).double(), **EXACT)
+    mean, deviation = normal.mean(axes), normal.std(axes, correction=0)
+    torch.testing.assert_close(mean, torch.zeros_like(mean), **EXACT)
+    torch.testing.assert_close(deviation, torch.ones_like(deviation), **EXACT)
     torch.testing.assert_close(light.act((1.0, 0.0, True), normal), normal, **EXACT)
     torch.testing.assert_close(light.act((1.0, 0.0, True), 3 * f - 7), normal, **EXACT)
     assert light.act((2.0, 1.0, True), torch.full((1, 1, 4, 4), 0.3)).eq(1).all()
+
+
+def test_products_of_numbers_are_found_up_to_rounding():
+    """0.1 * 0.2 is not 0.02 in floating point."""
+    light = Lighting((1.0, 0.1, 0.2, 0.02))
+    f = torch.arange(1.0, 9.0).reshape(1, 1, 8)
+    shifted = Lifted(light).act((0.2, 0.0, False), f)
+    places = [light.elements().index((gain, 0.0, False)) for gain in (1.0, 0.1)]
+    values = [f[0, 0, light.elements().index((gain, 0.0, False))] for gain in (0.2, 0.02)]
+    assert shifted[0, 0, places].tolist() == values
+
+
+def test_what_is_hidden_does_not_matter():
+    masks = Occlusions(torch.tensor([[1, 1, 1], [1, 0, 1]]))
+    f = torch.tensor([[[1.0, torch.nan, 3.0]]])
+    assert masks.act(1, f).tolist() == [[[1.0, 0.0, 3.0]]]
+    assert semigroup_correlation(torch.ones(1, 1, 3), f, masks)[0, 0, 1] == 4
 
 
 @pytest.mark.parametrize("method", ["direct", "cascade"])
@@ -440,6 +467,34 @@ def test_how_far_the_papers_scaling_is_from_a_semigroup(method):
         assert max(errors) < 1e-14
     else:  # white noise is the worst case; a larger zero-scale lets less alias
         assert 0.5 > errors[0] > errors[1] > errors[2] > 1e-3
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate"])
+def test_scalings_compose_away_from_the_borders(padding_mode):
+    scalings = ScaleTranslations((96,), 3, padding_mode=padding_mode)
+    f = rand(1, 1, 96)
+    s, t = (1, (3,)), (1, (5,))
+    twice, once = scalings.act(s, scalings.act(t, f)), scalings.act(scalings.compose(s, t), f)
+    torch.testing.assert_close(twice[..., 4:16], once[..., 4:16], **EXACT)
+    assert not torch.equal(twice, once)
+    corner = scalings.act((1, (-2,)), f)[0, 0, 0]  # the first sample reads two before the first
+    level = scalings.levels(f).levels[1][0, 0]
+    assert corner == {"zeros": 0.0, "reflect": level[2], "replicate": level[0]}[padding_mode]
+
+
+def test_scalings_see_images_of_every_size_they_make():
+    """The layer on a downscaled image: the batched correlation, on a circular grid that is finer than the image."""
+    scalings = ScaleTranslations((16, 16), 3)
+    f, psi = rand(1, 2, 16, 16), rand(3, 2, 3, 3)
+    whole = semigroup_correlation(psi, f, scalings)
+    place = {s: i for i, s in enumerate(scalings.elements())}
+    for t in ((1, (0, 0)), (1, (3, 5)), (2, (1, 2))):
+        moved = semigroup_correlation(psi, scalings.act(t, f), scalings)
+        inside = [s for s in scalings.elements() if scalings.compose(s, t) in place]
+        assert len(inside) >= 256
+        torch.testing.assert_close(
+            moved[..., [place[s] for s in inside]], whole[..., [place[scalings.compose(s, t)] for s in inside]], **EXACT
+        )
 
 
 MATRICES = {
@@ -467,15 +522,29 @@ def test_how_far_affine_contractions_are_from_a_semigroup(name):
         assert (before - after).norm() <= 0.02 * psi.norm() * once.norm()  # Cauchy and Schwarz
 
 
-def test_affine_contractions_agree_with_scipy():
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate"])
+def test_affine_contractions_agree_with_scipy(padding_mode):
+    """Inside the image, as what is read outside is zero here."""
     from scalespaces.theory import act
 
-    f = blob(33)
+    f = rand(1, 1, 33, 33)
     A = 0.6 * np.array([[1.0, 0.4], [0.0, 1.0]])
-    s = ScaleTranslation(A, [2.5, -1.0])
-    got = AffineContractions([A], [(0, 0)], [[0.5, 0.1], [0.1, 0.4]]).act(s, f)
-    expected = act(f[0, 0], s, [[0.5, 0.1], [0.1, 0.4]], shape=(33, 33), padding_mode="zeros")
-    np.testing.assert_allclose(got[0, 0], expected, atol=1e-10)
+    s, sigma = ScaleTranslation(A, [2.5, 11.0]), [[0.5, 0.1], [0.1, 0.4]]
+    got = AffineContractions([A], [(0, 0)], sigma, padding_mode).act(s, f)
+    expected = act(f[0, 0], s, sigma, shape=(33, 33), padding_mode=padding_mode)
+    x = np.linalg.solve(A, np.indices((33, 33)).reshape(2, -1)) + s.z[:, None]
+    inside = ((x >= 0) & (x <= 32)).all(0).reshape(33, 33)
+    assert inside.sum() > 100
+    np.testing.assert_allclose(got[0, 0].numpy()[inside], expected[inside], atol=1e-10)
+
+
+def test_affine_orbits_are_what_the_action_says():
+    contractions = AffineContractions([np.eye(2) / 2, np.diag([0.5, 0.9])], [(0, 0), (1, 2), (3.5, 0.25)])
+    f = rand(2, 3, 9, 8)
+    torch.testing.assert_close(contractions.orbit(f, (3, 2)), Semigroup.orbit(contractions, f, (3, 2)), **EXACT)
+    lifted = Lifted(contractions, [ScaleTranslation(1.0, [0, 0])])
+    g = rand(1, 2, 6)
+    torch.testing.assert_close(lifted.act(ScaleTranslation(1.0, [0, 0]), g), g, **EXACT)
 
 
 def test_whole_shifts_are_exact_affine_contractions():
@@ -491,15 +560,38 @@ def test_whole_shifts_are_exact_affine_contractions():
 @instances
 def test_gradients(name):
     semigroup, shape, window = INSTANCES[name]
-    shape, some = (1, shape[1], *shape[2:]), semigroup.elements()[:3]
-    f, psi = rand(*shape).requires_grad_(), rand(1, shape[1], *window).requires_grad_()
+    f, psi = rand(1, *shape[1:]).requires_grad_(), rand(1, shape[1], *window).requires_grad_()
+    places = [list(semigroup.elements()).index(s) for s in spread(semigroup, 6)]
+    assert torch.autograd.gradcheck(lambda psi, f: semigroup_correlation(psi, f, semigroup)[..., places], (psi, f))
+    if not isinstance(semigroup, ScaleTranslations):  # whose coarser images may be smaller than the window
+        some = spread(semigroup, 6)
+        assert torch.autograd.gradcheck(
+            lambda psi, f: semigroup_correlation(psi, f, semigroup, elements=some), (psi, f)
+        )
 
-    def correlation(psi, f):
-        if isinstance(semigroup, ScaleTranslations):
-            return semigroup_correlation(psi, f, semigroup)[..., :3]
-        return semigroup_correlation(psi, f, semigroup, elements=some)
 
-    assert torch.autograd.gradcheck(correlation, (psi, f))
+def test_affine_gradients():
+    contractions = AffineContractions([np.eye(2), 0.6 * np.array([[1.0, 0.4], [0.0, 1.0]])], [(0, 0), (1.5, 0.5)])
+    f, psi = rand(1, 2, 5, 4).requires_grad_(), rand(1, 2, 2, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda psi, f: semigroup_correlation(psi, f, contractions), (psi, f))
+
+
+@pytest.mark.parametrize("over", ["space", "channels"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_what_does_not_vary_is_normalised_to_zero_and_has_a_gradient(over, dtype):
+    f = (0.2 * torch.rand(2, 3, 5, 6, dtype=torch.float64) + 0.8).to(dtype)
+    if over == "space":
+        f[:, 1] = 0.3
+    else:
+        f[:, :, 2, 3] = 0.3
+    f.requires_grad_()
+    out = Lighting(over=over).act((1.0, 0.0, True), f)
+    constant = out[:, 1] if over == "space" else out[:, :, 2, 3]
+    assert constant.eq(0).all()
+    assert out.detach().double().std() > 0.5
+    out.square().sum().backward()
+    assert f.grad is not None
+    assert f.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -509,8 +601,8 @@ def test_dtypes(name, dtype):
     f, psi = rand(*shape), rand(4, shape[1], *window)
     out = semigroup_correlation(psi.to(dtype), f.to(dtype), semigroup)
     assert out.dtype == dtype
-    tolerance = 1e-4 if dtype == torch.float32 else 0.3
-    torch.testing.assert_close(out.double(), semigroup_correlation(psi, f, semigroup), rtol=0, atol=10 * tolerance)
+    exact = semigroup_correlation(psi.to(dtype).double(), f.to(dtype).double(), semigroup)
+    assert (out.double() - exact).norm() < (1e-6 if dtype == torch.float32 else 2e-2) * exact.norm()
 
 
 @pytest.mark.parametrize(
@@ -523,6 +615,16 @@ def test_dtypes(name, dtype):
         (lambda: semigroup_correlation(rand(1, 1, 3), rand(1, 1, 5), Lifted(CausalShifts(4), [0, 1, 2])), "B, C, 4"),
         (lambda: semigroup_correlation(rand(1, 1, 3), rand(1, 1, 4), Lifted(CausalShifts(4), [0])), "live on 1"),
         (lambda: Translations((4,), padding_mode="circular").act((1,), rand(1, 1, 5)), "circular grid"),
+        (lambda: Translations((4, 4)).act((1,), rand(1, 1, 5, 5)), "an integer for each of 2 axes"),
+        (lambda: semigroup_correlation(rand(1, 1, 9), rand(1, 1, 5), CausalShifts(3), elements=[0]), "inside the"),
+        (lambda: semigroup_correlation(rand(1, 1, 3), rand(1, 1, 5), CausalShifts(3), elements=[]), "got none"),
+        (lambda: semigroup_correlation(rand(1, 1, 3).float(), rand(1, 1, 5), CausalShifts(3)), "of one type"),
+        (lambda: semigroup_correlation(rand(1, 1, 3, 3), rand(1, 1, 5, 5), CausalShifts(3)), "a record is"),
+        (lambda: semigroup_lift(rand(5), CausalShifts(3)), "a signal is a floating-point tensor"),
+        (lambda: ScaleTranslations((6,), 2, padding_mode="reflect").lifted((1, 3)), "scale_conv has the other"),
+        (lambda: P4((4, 4)).act((-1, (0, 0)), rand(1, 1, 4, 4)), "numbered 0 to 3"),
+        (lambda: Occlusions(torch.ones(2, 4)).act(-1, rand(1, 1, 4)), "numbered 0 to 1"),
+        (lambda: Occlusions(torch.ones(2, 4)).act(0, rand(1, 1, 5)), "as the masks"),
         (lambda: ScaleTranslations((6,), 3).act((2, (0,)), rand(1, 1, 6)), "must divide the size"),
         (lambda: ScaleTranslations((6,), 3).lifted((2, 3, 3)), "axes of taps"),
         (lambda: CausalShifts(4).act(-1, rand(1, 1, 5)), "a causal shift must be an integer >= 0"),

@@ -6,11 +6,23 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from scalespaces.functional import P4M, CausalShifts, Lifted, ScaleTranslations, Semigroup, semigroup_lift
+from scalespaces.functional import (
+    P4M,
+    AffineContractions,
+    CausalShifts,
+    Lifted,
+    Lighting,
+    Occlusions,
+    ScaleTranslations,
+    Semigroup,
+    Translations,
+    semigroup_lift,
+)
 from scalespaces.nn import SemigroupConv
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_semigroup.py"
@@ -30,7 +42,8 @@ def network(semigroup: Semigroup[Any], window: tuple[int, ...], support: list[An
     [
         (P4M((5, 5), padding_mode="circular"), (5, 5), (3, 3), [(g, (0, 1)) for g in range(8)], (6, (1, 2))),
         (CausalShifts(12), (12,), (3,), [0, 1, 2], 2),
-        (ScaleTranslations((16,), 3), (16,), (3,), [(0, (-1,)), (0, (0,)), (1, (0,)), (1, (1,))], (0, (5,))),
+        (ScaleTranslations((16,), 4), (16,), (3,), [(0, (-1,)), (0, (0,)), (1, (0,)), (1, (1,))], (0, (5,))),
+        (ScaleTranslations((16,), 4), (16,), (3,), [(0, (-1,)), (0, (0,)), (1, (0,)), (1, (1,))], (1, (3,))),
     ],
 )
 def test_networks_are_equivariant(semigroup, shape, window, support, t):
@@ -78,14 +91,34 @@ def test_it_is_a_module_like_any_other():
     x = torch.randn(1, 2, 5)
     assert torch.equal(layer(x), other(x))
     with torch.autocast("cpu", torch.bfloat16):
-        assert layer(x).shape == (1, 3, 5)
+        assert layer(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("semigroup", "shape"),
+    [
+        (Translations((4, 5)), (6, 6)),
+        (P4M((5, 5), padding_mode="circular"), (5, 5)),
+        (ScaleTranslations((8, 8), 2), (8, 8)),
+        (AffineContractions([np.eye(2) / 2], [(0, 0), (1, 1)]), (8, 8)),
+        (CausalShifts(6), (8,)),
+        (Occlusions(torch.ones(3, 6, 6)), (6, 6)),
+        (Lighting(), (6, 6)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_is_traced_without_breaks(semigroup, shape):
+    net = network(semigroup, (3,) * len(shape), list(semigroup.elements())[:2]).eval()
+    f = torch.randn(1, 2, *shape, dtype=torch.float64)
+    compiled: Any = torch.compile(net, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(f), net(f))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "semigroup", [P4M((5, 5), padding_mode="circular"), ScaleTranslations((8, 8), 2)], ids=["p4m", "scale"]
 )
-def test_compiles_without_breaks(semigroup):
+def test_compiles_forwards_and_backwards(semigroup):
     support = list(semigroup.elements())[:4]
     net = network(semigroup, (3, 3), support).eval()
     f = torch.randn(1, 2, *semigroup.shape, dtype=torch.float64, requires_grad=True)

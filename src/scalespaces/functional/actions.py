@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
@@ -11,10 +12,22 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from scalespaces.functional.conv import scale_conv
-from scalespaces.functional.grid import correlate, fold, pad, per_axis, sample_lattice, take
+from scalespaces.functional.grid import (
+    Corners,
+    constant,
+    corners,
+    correlate,
+    fold,
+    full_precision,
+    pad,
+    per_axis,
+    read_corners,
+    sample_lattice,
+    take,
+)
 from scalespaces.functional.lift import METHODS, apply_lift, lift, plan_lift
 from scalespaces.functional.p4 import Group, matrices, order, products
-from scalespaces.functional.semigroup import Lifted, Semigroup
+from scalespaces.functional.semigroup import Lifted, Semigroup, rounded
 from scalespaces.functional.space import ScaleSpace
 from scalespaces.theory import (
     PaddingMode,
@@ -51,6 +64,11 @@ class _OnGrid:
         """All shifts, the last axis fastest."""
         return list(itertools.product(*self.starts()))
 
+    def check(self, shift: Sequence[int]) -> None:
+        """Refuse a shift of another number of axes."""
+        if not isinstance(shift, Sequence) or len(shift) != self.dims:
+            raise ValueError(f"a shift has an integer for each of {self.dims} axes, got {shift!r}")
+
     def wrap(self, shift: Sequence[int]) -> Shift:
         """The shift itself; on a circular grid, its representative among :meth:`shifts`."""
         if self.padding_mode != "circular":
@@ -61,8 +79,11 @@ class _OnGrid:
         """The signal at every start plus every tap, axis by axis: ``(B, C, *starts, *taps)``."""
         if f.ndim != self.dims + 2:
             raise ValueError(f"signals are (B, C, *X) with {self.dims} axes of space, got shape {tuple(f.shape)}")
-        if self.padding_mode == "circular" and tuple(f.shape[2:]) != self.shape:
-            raise ValueError(f"on a circular grid signals have the shape of the shifts, {self.shape}, got {f.shape}")
+        if self.padding_mode == "circular" and any(m % n for m, n in zip(self.shape, f.shape[2:], strict=True)):
+            raise ValueError(
+                f"on a circular grid the size of a signal divides the number of shifts, {self.shape}, got "
+                f"{tuple(f.shape[2:])}"
+            )
         for axis in reversed(range(self.dims)):
             index = _places(starts[axis], f)[:, None] + _places(taps[axis], f)
             f = _take_padded(f, axis + 2, index.flatten(), self.padding_mode).unflatten(axis + 2, index.shape)
@@ -108,6 +129,7 @@ class Translations(_OnGrid, Semigroup[Shift]):
 
     def act(self, s: Shift, f: Tensor) -> Tensor:
         """The signal shifted, on the same grid."""
+        self.check(s)
         return self.read(f, [range(z, z + 1) for z in s], [range(n) for n in f.shape[2:]]).reshape(f.shape)
 
     def elements(self) -> Sequence[Shift]:
@@ -140,6 +162,7 @@ class CausalShifts(Semigroup[int]):
 
     def act(self, s: int, f: Tensor) -> Tensor:
         """The record as it was s samples ago."""
+        self._check(f)
         return pad(f, [(check_integer("a causal shift", s, 0), -s)])
 
     def elements(self) -> Sequence[int]:
@@ -148,14 +171,20 @@ class CausalShifts(Semigroup[int]):
 
     def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
         """The newest samples, newest first."""
-        return f.flip(-1).narrow(-1, 0, shape[0])
+        self._check(f)
+        return super().window(f.flip(-1), shape)
 
     def orbit(self, f: Tensor, shape: Sequence[int], elements: Sequence[int] | None = None) -> Tensor:
         """All windows at once."""
         if elements is not None:
             return super().orbit(f, shape, elements)
+        self._check(f)
         past = pad(f.flip(-1), [(0, self.num_shifts + shape[0] - 1 - f.shape[-1])])
         return past.unfold(-1, shape[0], 1)
+
+    def _check(self, f: Tensor) -> None:
+        if f.ndim != 3:
+            raise ValueError(f"a record is (B, C, T), got shape {tuple(f.shape)}")
 
 
 class _SquareSymmetries(_OnGrid, Semigroup[tuple[int, Shift]]):
@@ -180,6 +209,9 @@ class _SquareSymmetries(_OnGrid, Semigroup[tuple[int, Shift]]):
     def act(self, s: tuple[int, Shift], f: Tensor) -> Tensor:
         """The signal turned about its first pixel and shifted, on the same grid."""
         h, z = s
+        self.check(z)
+        if not 0 <= h < order(self.group):
+            raise ValueError(f"the symmetries of {self.group} are numbered 0 to {order(self.group) - 1}, got {h}")
         return self._turned(f, h, [range(shift, shift + 1) for shift in z], f.shape[2:])[:, :, 0, 0]
 
     def elements(self) -> Sequence[tuple[int, Shift]]:
@@ -261,9 +293,22 @@ class ScaleTranslations(_OnGrid, Semigroup[tuple[int, Shift]]):
         (k, z), zoom = s, self.base ** s[0]
         if self.padding_mode == "circular" and any(n % zoom for n in f.shape[2:]):
             raise ValueError(f"on a circular grid {self.base}^{k} must divide the size, got {tuple(f.shape[2:])}")
-        level = lift(f, k + 1, self.base, self.zero_scale, method=self.method, padding_mode=self.padding_mode).levels[k]
-        for axis, (n, shift) in enumerate(zip(f.shape[2:], z, strict=True), 2):
-            level = _take_padded(level, axis, _places(range(0, n, zoom), f) + shift, self.padding_mode)
+        if k < self.num_levels:
+            return self._thin(self.levels(f).levels[k], zoom, z)
+        space = lift(f, k + 1, self.base, self.zero_scale, method=self.method, padding_mode=self.padding_mode)
+        return self._thin(space.levels[k], zoom, z)
+
+    def total(self, f: Tensor, elements: Sequence[tuple[int, Shift]]) -> Tensor:
+        """One lift for all."""
+        if any(k >= self.num_levels for k, _ in elements):
+            return super().total(f, elements)
+        levels = self.levels(f).levels
+        return torch.stack([self._thin(levels[k], self.base**k, z).flatten(2).sum(2) for k, z in elements], 2)
+
+    def _thin(self, level: Tensor, zoom: int, shift: Shift) -> Tensor:
+        self.check(shift)
+        for axis, (n, z) in enumerate(zip(level.shape[2:], shift, strict=True), 2):
+            level = _take_padded(level, axis, _places(range(0, n, zoom), level) + z, self.padding_mode)
         return level
 
     def elements(self) -> Sequence[tuple[int, Shift]]:
@@ -282,6 +327,11 @@ class ScaleTranslations(_OnGrid, Semigroup[tuple[int, Shift]]):
 
     def lifted(self, kernel_size: Sequence[int]) -> LiftedScaleTranslations:
         """The action on lifted signals, for the paper's filters corr[k,h,w]: centred, over k levels."""
+        if self.padding_mode not in ("zeros", "circular"):
+            raise ValueError(
+                "outside the truncation a lifted signal reads zero, or it is circular, got "
+                f"padding_mode={self.padding_mode!r}; scale_conv has the other paddings"
+            )
         return LiftedScaleTranslations(self, kernel_size)
 
 
@@ -315,9 +365,10 @@ class AffineContractions(Semigroup[ScaleTranslation]):
     .. math:: S_{A,z}[f](x) = [G(\cdot, A^{-1} \Sigma_0 A^{-\top} - \Sigma_0) * f](A^{-1} x + z)
 
     Elements are :class:`~scalespaces.theory.ScaleTranslation`, composed by :math:`(A, z)(B, y) = (AB, B^{-1} z + y)`. A
-    may be any matrix whose singular values are at most 1: anisotropic scalings, shears that shrink, rotations. On the
-    grid the law holds up to aliasing and interpolation: within a few percent on a smooth image, worse on noise and for
-    a small zero-scale (``benchmarks/semigroups.py``). Whole shifts are exact.
+    may be any matrix that leaves a covariance, :math:`\Sigma_0 \succeq A \Sigma_0 A^\top`: where the zero-scale is a
+    number, any whose singular values are at most 1, like anisotropic scalings, shears that shrink, and rotations. On
+    the grid the law holds up to aliasing and interpolation: within a few percent on a smooth image, worse on noise and
+    for a small zero-scale (``benchmarks/semigroups.py``). Whole shifts are exact.
 
     For the powers of one matrix :func:`~scalespaces.functional.lift` takes it as ``base`` and feeds ``ScaleConv2d``.
 
@@ -351,25 +402,63 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     def act(self, s: ScaleTranslation, f: Tensor) -> Tensor:
         """The image shrunk, on the same grid."""
-        taps = anisotropic_gaussian(blur_covariance(s.A, self.zero_scale), truncation=self.truncation)
-        dims = f.ndim - 2
-        if taps.ndim != dims:
-            raise ValueError(f"matrices for {taps.ndim} axes act on (B, C, *X) with as many, got {tuple(f.shape)}")
-        weight = torch.as_tensor(taps).to(f).expand(f.shape[1], 1, *taps.shape)
-        blurred = correlate(
-            f,
-            weight,
-            stride=(1,) * dims,
-            padding=[(n // 2, n // 2) for n in taps.shape],
-            dilation=(1,) * dims,
-            groups=f.shape[1],
-            padding_mode=self.padding_mode,
-        )
-        return sample_lattice(blurred, np.linalg.inv(s.A), s.z, f.shape[2:])
+        self._check(f)
+        (taps,) = self._taps(s)
+        return sample_lattice(self._blur(taps, f), np.linalg.inv(s.A), s.z, f.shape[2:])
+
+    def key(self, s: ScaleTranslation) -> Hashable:
+        """The entries of A and z."""
+        return rounded((*s.A.ravel().tolist(), *s.z.tolist()))
 
     def elements(self) -> Sequence[ScaleTranslation]:
         """All shifts of the first matrix, then of the second, and so on."""
         return self._elements
+
+    def orbit(self, f: Tensor, shape: Sequence[int], elements: Sequence[ScaleTranslation] | None = None) -> Tensor:
+        """One blur per matrix, all its shifts at once; only the windows are read."""
+        if elements is not None:
+            return super().orbit(f, shape, elements)
+        self._check(f)
+        # So that torch.compile takes them for constants.
+        window, size = ([operator.index(n) for n in axes] for axes in (shape, f.shape[2:]))
+        windows = []
+        for taps, number, places in self._reads(tuple(window), tuple(size)):
+            windows.append(read_corners(self._blur(taps, f), places, (number, *window)))
+        return torch.cat(windows, 2)
+
+    @constant
+    def _reads(self, shape: tuple[int, ...], size: tuple[int, ...]) -> tuple[tuple[Tensor, int, Corners], ...]:
+        """For every matrix: its blur, how many shifts it has, and what its windows read."""
+        reads = []
+        for _, same in itertools.groupby(self._elements, lambda s: s.A.tobytes()):
+            group = list(same)
+            x = np.tensordot(np.linalg.inv(group[0].A), np.indices(shape), 1)[:, None]
+            shifts = np.stack([s.z for s in group], 1).reshape([len(size), -1] + [1] * len(shape))
+            reads.append((*self._taps(group[0]), len(group), corners(x + shifts, size)))
+        return tuple(reads)
+
+    @constant
+    def _taps(self, s: ScaleTranslation) -> tuple[Tensor]:
+        covariance = blur_covariance(s.A, self.zero_scale)
+        return (torch.as_tensor(anisotropic_gaussian(covariance, truncation=self.truncation)),)
+
+    def _blur(self, taps: Tensor, f: Tensor) -> Tensor:
+        dims = f.ndim - 2
+        weight = taps.to(f).expand(f.shape[1], 1, *taps.shape)
+        with full_precision(f):
+            return correlate(
+                f,
+                weight,
+                stride=(1,) * dims,
+                padding=[(n // 2, n // 2) for n in taps.shape],
+                dilation=(1,) * dims,
+                groups=f.shape[1],
+                padding_mode=self.padding_mode,
+            )
+
+    def _check(self, f: Tensor) -> None:
+        if f.ndim - 2 != self._elements[0].z.size:
+            raise ValueError(f"matrices act on (B, C, *X) with as many axes X as they have, got {tuple(f.shape)}")
 
 
 class Occlusions(Semigroup[int]):
@@ -394,8 +483,10 @@ class Occlusions(Semigroup[int]):
         return max(s, t)
 
     def act(self, s: int, f: Tensor) -> Tensor:
-        """The signal where it is seen, zero elsewhere."""
-        return f * self.masks[s].to(f)
+        """The signal where it is seen, zero elsewhere, whatever is hidden."""
+        if not 0 <= s < len(self.masks):
+            raise ValueError(f"masks are numbered 0 to {len(self.masks) - 1}, got {s}")
+        return torch.where(self._masks_for(f)[s], f, 0.0)
 
     def elements(self) -> Sequence[int]:
         """The numbers of the masks."""
@@ -405,8 +496,13 @@ class Occlusions(Semigroup[int]):
         """All masks at once."""
         if elements is not None:
             return super().orbit(f, shape, elements)
-        masks = self.masks[(slice(None), *map(slice, shape))]
-        return self.window(f, shape).unsqueeze(2) * masks.to(f)
+        masks = self._masks_for(f)[(slice(None), *map(slice, shape))]
+        return torch.where(masks, self.window(f, shape).unsqueeze(2), 0.0)
+
+    def _masks_for(self, f: Tensor) -> Tensor:
+        if f.shape[2:] != self.masks.shape[1:]:
+            raise ValueError(f"signals are (B, C, *{tuple(self.masks.shape[1:])}) as the masks, got {tuple(f.shape)}")
+        return self.masks.to(f.device)
 
 
 Light = tuple[float, float, bool]
@@ -447,8 +543,18 @@ class Lighting(Semigroup[Light]):
         """All lights without normalisation, then all with it."""
         return [(a, b, n) for n in (False, True) for a in self.gains for b in self.offsets]
 
+    def orbit(self, f: Tensor, shape: Sequence[int], elements: Sequence[Light] | None = None) -> Tensor:
+        """One normalisation for all."""
+        raw, normal = self.window(f, shape), self.window(self._normalise(f), shape)
+        lights = self.elements() if elements is None else elements
+        return torch.stack([gain * (normal if normalise else raw) + offset for gain, offset, normalise in lights], 2)
+
     def _normalise(self, f: Tensor) -> Tensor:
-        axes = 1 if self.over == "channels" else tuple(range(2, f.ndim))
-        deviation, mean = torch.std_mean(f, axes, correction=0, keepdim=True)
-        rounding = 16 * torch.finfo(f.dtype).eps * f.abs().amax(axes, keepdim=True)
-        return torch.where(deviation > rounding, (f - mean) / deviation, 0.0)
+        axes = [1] if self.over == "channels" else list(range(2, f.ndim))
+        wide = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
+        variance, mean = torch.var_mean(wide, axes, correction=0, keepdim=True)
+        rounding = 16 * torch.finfo(wide.dtype).eps * wide.detach().abs().amax(axes, keepdim=True)
+        varies = variance > rounding**2
+        # Where nothing varies the root must not be of zero, or its gradient is not a number.
+        deviation = torch.where(varies, variance, 1.0).sqrt()
+        return torch.where(varies, (wide - mean) / deviation, 0.0).to(f.dtype)

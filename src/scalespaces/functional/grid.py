@@ -21,6 +21,8 @@ from torch.nn import functional as F
 
 from scalespaces.theory import PaddingMode
 
+Corners = tuple[tuple[Tensor, Tensor], ...]
+
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
@@ -169,25 +171,37 @@ def within(index: Tensor, size: int, step: int) -> Tensor:
 
 def sample_lattice(x: Tensor, matrix: NDArray, offset: NDArray, shape: Sequence[int]) -> Tensor:
     """The image at ``offset + matrix @ i`` for every ``i`` in ``shape``; zero outside, multilinear between samples."""
-    dims = len(shape)
-    grid = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"))
-    position = np.tensordot(matrix, grid, 1) + offset.reshape([-1] + [1] * dims)
+    return read_corners(x, _lattice(matrix, offset, tuple(shape), tuple(x.shape[2:])), shape)
+
+
+def read_corners(x: Tensor, corners: Corners, shape: Sequence[int]) -> Tensor:
+    """The image at the positions whose :func:`corners` these are."""
+    out = x.new_zeros(*x.shape[:2], *shape)
+    for places, weight in corners:
+        out = out + take(x.flatten(2), 2, places.to(x.device)).unflatten(2, shape) * weight.to(x)
+    return out
+
+
+@constant
+def _lattice(matrix: NDArray, offset: NDArray, shape: tuple[int, ...], size: tuple[int, ...]) -> Corners:
+    position = np.tensordot(matrix, np.indices(shape), 1) + offset.reshape([-1] + [1] * len(shape))
+    return corners(position, size)
+
+
+def corners(position: NDArray, size: tuple[int, ...]) -> Corners:
+    """For each corner of the cells that hold the positions ``(d, ...)``: which pixels they are, and their weights."""
     low = np.floor(position + 1e-9).astype(int)
     fraction = np.where(np.abs(position - low) < 1e-9, 0.0, position - low)
-    out = x.new_zeros(*x.shape[:2], *shape)
-    for corner in itertools.product((0, 1), repeat=dims):
-        weight = np.ones(shape)
-        for axis, side in enumerate(corner):
-            weight = weight * (fraction[axis] if side else 1 - fraction[axis])
-        index = [low[axis] + side for axis, side in enumerate(corner)]
-        for i, n in zip(index, x.shape[2:], strict=True):
-            weight = weight * ((i >= 0) & (i < n))
+    found = []
+    for sides in itertools.product((0, 1), repeat=len(size)):
+        weight, places = np.ones(position.shape[1:]), np.zeros(position.shape[1:], int)
+        for axis, (side, n) in enumerate(zip(sides, size, strict=True)):
+            index = low[axis] + side
+            weight = weight * (fraction[axis] if side else 1 - fraction[axis]) * ((index >= 0) & (index < n))
+            places = places * n + index.clip(0, n - 1)
         if weight.any():
-            places = tuple(
-                torch.as_tensor(i.clip(0, n - 1), device=x.device) for i, n in zip(index, x.shape[2:], strict=True)
-            )
-            out = out + x[(slice(None), slice(None), *places)] * torch.as_tensor(weight, dtype=x.dtype, device=x.device)
-    return out
+            found.append((torch.as_tensor(places.ravel()), torch.as_tensor(weight)))
+    return tuple(found)
 
 
 def correlate(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,8 +42,14 @@ class Semigroup(ABC, Generic[Element]):
     def elements(self) -> Sequence[Element]:
         """Finitely many elements: where the correlation is evaluated, unless it is told otherwise."""
 
+    def key(self, s: Element) -> Hashable:
+        """What elements that are the same share: their values, numbers up to rounding."""
+        return rounded(s)
+
     def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
         """The signal on the points x where a filter of this shape lives: the first ones along each axis."""
+        if len(shape) != f.ndim - 2 or any(size > n for size, n in zip(shape, f.shape[2:], strict=True)):
+            raise ValueError(f"filters live inside the signal, got a window {tuple(shape)} of {tuple(f.shape[2:])}")
         for axis, size in enumerate(shape, 2):
             f = f.narrow(axis, 0, size)
         return f
@@ -56,10 +62,29 @@ class Semigroup(ABC, Generic[Element]):
         elements = self.elements() if elements is None else elements
         return torch.stack([self.window(self.act(s, f), shape) for s in elements], 2)
 
+    def total(self, f: Tensor, elements: Sequence[Element]) -> Tensor:
+        r"""The sums :math:`\sum_x L_s[f](x)`, ``(B, C, number of elements)``."""
+        return torch.stack([self.act(s, f).flatten(2).sum(2) for s in elements], 2)
+
     def correlate(self, psi: Tensor, f: Tensor, elements: Sequence[Element] | None = None) -> Tensor:
         """The inner products of the filters with the orbit; for callers, :func:`semigroup_correlation`."""
         orbit = self.orbit(f, psi.shape[2:], elements).flatten(3)  # B C S X
         return torch.einsum("bcsx,ocx->bos", orbit, psi.flatten(2))
+
+
+def rounded(s: Any) -> Any:
+    """Numbers, and tuples of them, to twelve digits."""
+    if isinstance(s, float):
+        return float(f"{s:.12g}")
+    return tuple(map(rounded, s)) if isinstance(s, tuple) else s
+
+
+def _check(f: Any, elements: Sequence[Any] | None) -> None:
+    if not isinstance(f, Tensor) or f.ndim < 3 or not f.is_floating_point():
+        came = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one axis of space, got {came}")
+    if elements is not None and len(elements) == 0:
+        raise ValueError("elements are where to evaluate, got none; leave them out for the semigroup's own")
 
 
 def semigroup_correlation(
@@ -87,9 +112,7 @@ def semigroup_correlation(
         >>> torch.allclose(out.unflatten(2, (6, 6)), torch.nn.functional.conv2d(f, psi), atol=1e-5)
         True
     """
-    if not isinstance(f, Tensor) or f.ndim < 3:
-        came = tuple(f.shape) if isinstance(f, Tensor) else type(f).__name__
-        raise ValueError(f"a signal is a tensor (B, C, *X) with at least one axis of space, got {came}")
+    _check(f, elements)
     if psi.ndim != f.ndim:
         raise ValueError(
             f"signals of shape {tuple(f.shape)} need filters (C_out, C_in, *window) of {f.ndim} axes, got shape "
@@ -97,6 +120,8 @@ def semigroup_correlation(
         )
     if psi.shape[1] != f.shape[1]:
         raise ValueError(f"the filters take {psi.shape[1]} channels, got signals of {f.shape[1]}")
+    if psi.dtype != f.dtype and not torch.is_autocast_enabled(f.device.type):
+        raise ValueError(f"filters and signals are of one type, got {psi.dtype} and {f.dtype}; convert one of them")
     return semigroup.correlate(psi, f, elements)
 
 
@@ -122,9 +147,9 @@ def semigroup_lift(
     Returns:
         The lifted signal ``(B, C, number of elements)``.
     """
+    _check(f, elements)
     if at is None:
-        elements = semigroup.elements() if elements is None else elements
-        return torch.stack([semigroup.act(s, f).flatten(2).sum(2) for s in elements], 2)
+        return semigroup.total(f, semigroup.elements() if elements is None else elements)
     point = per_axis(at, f.ndim - 2, "at")
     if min(point) < 0:
         raise ValueError(f"at is a point of the window, whose coordinates start at 0, got {at}")
@@ -136,7 +161,8 @@ class Lifted(Semigroup[Element]):
     r"""The action of a semigroup on functions on itself, :math:`L_s[f](t) = f(ts)`: a mere shift.
 
     A signal is ``(B, C, |S|)``, its values in the order of ``semigroup.elements()``, as the correlation returns them. A
-    product outside the truncation reads zero: that is the truncation boundary.
+    product outside the truncation reads zero: that is the truncation boundary. The products of all elements with the
+    support are found once, one by one: choose a small support.
 
     Args:
         semigroup: the semigroup.
@@ -152,7 +178,7 @@ class Lifted(Semigroup[Element]):
     def __init__(self, semigroup: Semigroup[Element], support: Iterable[Element] | None = None) -> None:
         self.semigroup = semigroup
         self.support = list(semigroup.elements() if support is None else support)
-        self._place = {s: index for index, s in enumerate(semigroup.elements())}
+        self._place = {semigroup.key(s): index for index, s in enumerate(semigroup.elements())}
         self._products: Tensor | None = None
 
     def compose(self, s: Element, t: Element) -> Element:
@@ -191,7 +217,7 @@ class Lifted(Semigroup[Element]):
         return torch.stack([self._where([self.compose(t, s) for t in support]) for s in elements])
 
     def _where(self, elements: Sequence[Element]) -> Tensor:
-        return torch.tensor([self._place.get(s, -1) for s in elements])
+        return torch.tensor([self._place.get(self.semigroup.key(s), -1) for s in elements])
 
     def _read(self, f: Tensor, places: Tensor) -> Tensor:
         if f.ndim != 3 or f.shape[2] != len(self._place):

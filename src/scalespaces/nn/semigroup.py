@@ -23,7 +23,9 @@ class SemigroupConv(nn.Module):
         in_channels: channels of the input.
         out_channels: channels of the output.
         semigroup: how elements compose and act.
-        kernel_size: the window of the filters, an integer for each axis of the signal.
+        kernel_size: the window of the filters, an integer for each axis of the signal. It lies where
+            :meth:`Semigroup.window` puts it, on the first points unless the semigroup says otherwise: one whose
+            elements do not move the signal needs a window as large as the signal to see all of it.
         bias: one number per output channel.
 
     Shape:
@@ -73,7 +75,7 @@ class SemigroupConv(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Correlate."""
         out = semigroup_correlation(self.weight, input, self.semigroup)
-        return out if self.bias is None else out + self.bias[:, None]
+        return out if self.bias is None else out + self.bias[:, None].to(out.dtype)
 
     def extra_repr(self) -> str:
         """Channels, semigroup and window."""
