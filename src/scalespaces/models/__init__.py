@@ -1,8 +1,10 @@
 """The paper's networks, by name or as classes, and the blocks they are made of."""
 
 from scalespaces.models.blocks import DenseBlock, DenseLayer, ResidualBlock, Transition
+from scalespaces.models.card import Card
 from scalespaces.models.convert import ConversionError, Converted, convert
 from scalespaces.models.densenet import DenseNet
+from scalespaces.models.files import load, save
 from scalespaces.models.info import Summary, summarise
 from scalespaces.models.network import ScaleNetwork
 from scalespaces.models.registry import create, register
@@ -10,6 +12,7 @@ from scalespaces.models.registry import list_models as list
 from scalespaces.models.resnet import ResNet
 
 __all__ = [
+    "Card",
     "ConversionError",
     "Converted",
     "DenseBlock",
@@ -23,6 +26,8 @@ __all__ = [
     "convert",
     "create",
     "list",
+    "load",
     "register",
+    "save",
     "summarise",
 ]

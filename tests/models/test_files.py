@@ -1,0 +1,404 @@
+"""Files: what is written is what is read, and what cannot be trusted is refused before anything is built of it."""
+
+import copy
+import json
+import pickle
+import struct
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import scalespaces
+from scalespaces.models import Card, create, load, save
+from scalespaces.models.files import FORMAT
+
+safetensors_torch = pytest.importorskip("safetensors.torch")
+NAMES = scalespaces.models.list()
+
+
+def small(name: str, **arguments: Any) -> Any:
+    narrow: dict[str, Any] = {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
+    return create(name, **{**narrow, "num_classes": 3, **arguments})
+
+
+class TinyNet(nn.Module):
+    """Two convolutions that share their weight, and what else a file must hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 3, 3, padding=1)
+        self.second = nn.Conv2d(3, 3, 3, padding=1)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm2d(3)
+        self.fc = nn.Linear(3, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(self.norm(self.second(self.first(x).relu())).mean((2, 3)))
+
+
+def train_a_little(model: nn.Module) -> None:
+    """Move the statistics and parameters away from where they start."""
+    model.train()
+    model(torch.rand(2, 3, 64, 64)).square().mean().backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * torch.sign(p.grad) if p.grad is not None else 0
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    left, right = a.state_dict(), b.state_dict()
+    return left.keys() == right.keys() and all(
+        left[key].dtype == right[key].dtype and torch.equal(left[key], right[key]) for key in left
+    )
+
+
+def raw(path: Any) -> tuple[dict[str, Any], bytes]:
+    """Header and data of a safetensors file, read by its specification."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def write_raw(path: Any, header: dict[str, Any], data: bytes) -> None:
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+# --- round trips -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_alone_rebuilds_every_network(name, tmp_path):
+    model, path = small(name, sampling="pyramid", method="cascade", zero_scale=0.5), tmp_path / "model.safetensors"
+    train_a_little(model)
+    model.card = Card(["a", "b", "c"], [0.1, 0.2, 0.3], [1, 2, 3])
+    save(model, path)
+    state = torch.random.get_rng_state()
+    again = load(path)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert same(again, model)
+    assert again.config == model.config
+    assert Card.of(again) == model.card
+    assert not any(module.training for module in again.modules())
+    image = torch.rand(1, 3, 64, 64)
+    assert torch.equal(again(image), model.eval()(image))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.slow
+def test_a_new_process_predicts_the_same(tmp_path):
+    model, path = small("s_densenet").eval(), tmp_path / "model.safetensors"
+    save(model, path)
+    script = "import sys, torch, scalespaces; model = scalespaces.models.load(sys.argv[1]); " + (
+        "print(model(torch.linspace(0, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)).tolist())"
+    )
+    out = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
+    image = torch.linspace(0, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
+    torch.testing.assert_close(torch.tensor(json.loads(out)), model(image).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_file_holds(tmp_path):
+    """The plain state_dict, and one entry of metadata that any reader of safetensors can have."""
+    model, path = small("densenet"), tmp_path / "deep" / "model.safetensors"
+    model.card = Card(["a", "b", "c"])
+    save(model, path)
+    in_training = path.read_bytes()
+    save(model.eval(), path)
+    assert path.read_bytes() == in_training
+    header, _ = raw(path)
+    document = json.loads(header.pop("__metadata__")["scalespaces"])
+    assert header.keys() == model.state_dict().keys()
+    assert document == {
+        "format": FORMAT,
+        "version": scalespaces.__version__,
+        "card": {"classes": ["a", "b", "c"], "mean": [], "std": []},
+        "network": model.config,
+    }
+    plain = safetensors_torch.load_file(path)
+    small("densenet").load_state_dict(plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_data_types_are_kept(dtype, tmp_path):
+    model, path = small("s_densenet").to(dtype).eval(), tmp_path / "model.safetensors"
+    save(model, path)
+    again = load(path)
+    assert same(again, model)
+    assert [b.dtype for b in again.buffers()] == [b.dtype for b in model.buffers()]
+    if dtype == torch.float64:
+        image = torch.rand(1, 3, 32, 32, dtype=dtype)
+        assert torch.equal(again(image), model(image))
+
+
+def test_mixed_data_types_layouts_and_devices(tmp_path):
+    model, path = small("resnet").to(memory_format=torch.channels_last), tmp_path / "model.safetensors"
+    model.classifier.double()
+    save(model, path)
+    assert same(load(path), model)
+    assert next(load(path, device="meta").parameters()).is_meta
+
+
+@pytest.mark.slow
+def test_compiled_networks_are_saved_as_they_are(tmp_path):
+    model = small("densenet")
+    compiled: Any = torch.compile(model)
+    save(compiled, tmp_path / "model.safetensors")
+    assert same(load(tmp_path / "model.safetensors"), model)
+
+
+@pytest.mark.parametrize("interaction", [None, "all", ["second"]])
+def test_converted_models(interaction, tmp_path):
+    path = tmp_path / "model.safetensors"
+    converted = scalespaces.convert(TinyNet(), num_levels=3, zero_scale=0.5, interaction=interaction, pool="max")
+    train_a_little(converted)
+    save(converted, path)
+    foreign = TinyNet()
+    before = copy.deepcopy(foreign)
+    again = load(path, model=foreign)
+    assert same(again, converted)
+    assert same(foreign, before)
+    assert again.config == converted.config
+    image = torch.rand(1, 3, 32, 32)
+    assert torch.equal(again(image), converted.eval()(image))
+    if interaction is None:
+        model: Any = again.model
+        assert model.first.weight is model.second.weight
+    with pytest.raises(ValueError, match=r"conversion of a 'TinyNet'.*load\(path, model=...\)"):
+        load(path)
+    with pytest.raises(ValueError, match=r"not those of the model|matches none"):
+        load(path, model=nn.Sequential(nn.Conv2d(3, 3, 1)))
+
+
+# --- cards -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.01, 10)), min_size=1, max_size=4), st.integers(0, 2))
+def test_normalisation(channels, batch_axes):
+    mean, std = zip(*channels, strict=True)
+    image = torch.rand(*[2] * batch_axes, len(channels), 3, 4, dtype=torch.float64)
+    expected = torch.stack([(image[..., i, :, :] - m) / s for i, (m, s) in enumerate(channels)], -3)
+    torch.testing.assert_close(Card(mean=mean, std=std).normalise(image), expected)
+    assert Card().normalise(image) is image
+    with pytest.raises(ValueError, match="images are"):
+        Card(mean=mean, std=std).normalise(image[..., :0, :, :])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"classes": "abc"}, "classes is a list"),
+        ({"classes": ["a", 1]}, "different strings"),
+        ({"classes": ["a", "a"]}, "different strings"),
+        ({"mean": [0.5]}, "as many"),
+        ({"mean": [0.5], "std": [0.0]}, "above zero"),
+        ({"mean": [float("nan")], "std": [1.0]}, "finite"),
+        ({"mean": ["0"], "std": [1.0]}, "finite"),
+        ({"mean": [True], "std": [1.0]}, "finite"),
+        ({"mean": 0.5, "std": 0.5}, "mean is a list"),
+    ],
+)
+def test_wrong_cards(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Card(**arguments)
+
+
+def test_cards_go_with_their_networks(tmp_path):
+    model = small("densenet")
+    for card, message in ((Card(["a"]), "1 classes.*num_classes=3"), (Card(mean=[0], std=[1]), "in_channels=3")):
+        model.card = card
+        with pytest.raises(ValueError, match=message):
+            save(model, tmp_path / "model.safetensors")
+    wrong: Any = {"classes": ["a"]}
+    model.card = wrong
+    with pytest.raises(TypeError, match="is a Card, got dict"):
+        save(model, tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what cannot be saved --------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_saved(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_text("old")
+    changed = small("densenet")
+    changed.linear = nn.Linear(changed.linear.in_features, 7)
+    odd = small("densenet")
+    odd.register_buffer("mask", torch.eye(3).to_sparse())
+    with torch.device("meta"):
+        empty = small("densenet")
+    cases = [
+        (nn.Linear(1, 1), "got a Linear with no config"),
+        (scalespaces.models.DenseNet(), "got a DenseNet with no config"),
+        (changed, r"'linear.bias' has shape \(7,\) instead of \(3,\)|'linear.weight' has shape"),
+        (odd, "dense tensors"),
+        (empty, "on meta"),
+    ]
+    for model, message in cases:
+        with pytest.raises(ValueError, match=message):
+            save(model, path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(IsADirectoryError):
+        save(small("densenet"), tmp_path)
+
+
+# --- files that cannot be trusted ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("files") / "model.safetensors"
+    save(small("s_densenet", growth=(1, 1)), path)
+    return path
+
+
+def altered(whole, path, **changes):
+    """The file with other arguments, or with another description when there is one."""
+    header, data = raw(whole)
+    document = json.loads(header["__metadata__"]["scalespaces"])
+    description = changes.pop("description", None)
+    if description is None:
+        for key, value in changes.items():
+            where = document if key in ("format", "card", "network", "conversion") else document["network"]
+            where[key] = value
+        description = json.dumps(document)
+    header["__metadata__"] = {"scalespaces": description}
+    write_raw(path, header, data)
+    return path
+
+
+def test_altering_nothing_changes_nothing(whole, tmp_path):
+    assert same(load(altered(whole, tmp_path / "a.safetensors")), load(whole))
+
+
+@given(st.integers(0, 10**6))
+def test_truncated_files(whole, tmp_path_factory, where):
+    content = whole.read_bytes()
+    path = tmp_path_factory.mktemp("cut") / "cut.safetensors"
+    path.write_bytes(content[: where % len(content)])
+    with pytest.raises(ValueError, match="is no safetensors file, or a damaged one"):
+        load(path)
+
+
+class Bomb:
+    """Unpickled, it would say so."""
+
+    def __reduce__(self) -> Any:
+        return (exec, ("raise SystemExit('executed')",))
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "model.safetensors"
+    for content in (b"", b"PK\x03\x04", pickle.dumps(Bomb()), struct.pack("<Q", 2**63) + b"{}", b"\0" * 100):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is no safetensors file, or a damaged one"):
+            load(path)
+    torch.save({"a": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match="is no safetensors file"):
+        load(path)
+    safetensors_torch.save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match=r"scalespaces did not write it.*load_file"):
+        load(path)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load(tmp_path / "absent.safetensors")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"description": "not JSON"}, "is not JSON"),
+        ({"description": "[" * 10**5}, "is not JSON"),
+        ({"description": "[]"}, "a list, not an object"),
+        ({"description": " " * (2**20 + 1)}, "may have 1048576 characters"),
+        ({"description": '{"format": 1}'}, "neither or both"),
+        ({"conversion": {}}, "neither or both"),
+        ({"network": []}, "neither or both"),
+        ({"network": [], "conversion": {}}, "conversion of a None"),
+        ({"format": 2}, "its format is 2, of scalespaces .*upgrade"),
+        ({"format": "1"}, "its format is a number"),
+        ({"format": True}, "its format is a number"),
+        ({"card": []}, "a card has"),
+        ({"card": {"classes": ["a"]}}, "1 classes"),
+        ({"card": {"eval": "1"}}, "a card has"),
+        ({"name": "no_such_net"}, "no model is called 'no_such_net'"),
+        ({"name": ["s_densenet"]}, "build no network"),
+        ({"name": "resnet"}, "resnet takes no argument"),
+        ({"networks": 1}, "takes no argument 'networks'"),
+        ({"num_levels": 10**9}, "num_levels may be 64 at most"),
+        ({"description": '{"format": 1, "network": {"num_levels": 1' + 5000 * "0" + "}}"}, "is not JSON"),
+        ({"num_levels": 64}, "blur too far"),
+        ({"num_levels": 2.5}, "num_levels must be an integer"),
+        ({"num_levels": "4"}, "num_levels must be an integer"),
+        ({"num_levels": None}, "build no network"),
+        ({"base": 1e9}, "blur too far"),
+        ({"base": float("inf")}, "base must be finite"),
+        ({"base": "2"}, "base"),
+        ({"base": [[1e9, 0.0], [0.0, 1e9]]}, "blur too far"),
+        ({"base": [["a"]]}, "blur too far"),
+        ({"zero_scale": 1e30}, "blur too far"),
+        ({"zero_scale": -1.0}, "blur too far"),
+        ({"growth": [10**9]}, "growth may be"),
+        ({"growth": [1] * 1000}, "growth is too long"),
+        ({"growth": [[1, 1]]}, "build no network"),
+        ({"growth": {"a": 1}}, "plain values and lists"),
+        ({"num_layers": 10**6}, "num_layers may be"),
+        ({"num_classes": 4}, r"'linear\.(bias|weight)' has shape"),
+        ({"num_layers": 4}, "is missing"),
+        ({"num_layers": 2}, "is unknown"),
+        ({"method": "exec"}, "method is one of"),
+        ({"sampling": "thin"}, "sampling is"),
+    ],
+)
+def test_hostile_descriptions(whole, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        load(altered(whole, tmp_path / "a.safetensors", **changes))
+    assert len(str(caught.value)) < 600
+
+
+def test_hostile_tensors(whole, tmp_path):
+    path = tmp_path / "a.safetensors"
+    header, data = raw(whole)
+    name = "linear.bias"
+    for change, message in [
+        ({"dtype": "I32"}, "cannot stand for torch.float32"),
+        ({"shape": [1, 3]}, "has shape"),
+        ({"shape": [10**9]}, "damaged"),
+        ({"data_offsets": [0, 10**12]}, "damaged"),
+        ({"dtype": "PICKLE"}, "damaged"),
+    ]:
+        write_raw(path, header | {name: header[name] | change}, data)
+        with pytest.raises(ValueError, match=message):
+            load(path)
+
+
+def test_hostile_conversions(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save(scalespaces.convert(TinyNet(), num_levels=2), path)
+    header, data = raw(path)
+    for change, message in [
+        ({"num_levels": 10**9}, "num_levels may be 64 at most"),
+        ({"num_levels": 60}, "blur too far"),
+        ({"report": True}, "take no"),
+        ({"interaction": ["nothing"]}, "matches none"),
+        ({"pool_before": 3}, "build no network"),
+        ({"kernel": "os.system"}, "build no network"),
+    ]:
+        document = json.loads(header["__metadata__"]["scalespaces"])
+        document["conversion"] |= change
+        write_raw(path, header | {"__metadata__": {"scalespaces": json.dumps(document)}}, data)
+        with pytest.raises(ValueError, match=message):
+            load(path, model=TinyNet())
+
+
+def test_a_network_that_needs_no_model_refuses_one(whole):
+    with pytest.raises(ValueError, match="leave out the model"):
+        load(whole, model=TinyNet())
