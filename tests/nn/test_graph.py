@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,3 +159,9 @@ def test_the_example(tmp_path):
     assert picture.startswith(b"\x89PNG")
     assert int.from_bytes(picture[16:20], "big") > 1000
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["mesh.png"]
+
+
+@pytest.mark.parametrize("tau", [-1.0, float("nan"), nn.Parameter(torch.ones(()))])
+def test_times_are_numbers(tau: Any):
+    with pytest.raises(ValueError, match="tau must be a finite number >= 0"):
+        GraphLift(tau=tau)

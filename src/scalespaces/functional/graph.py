@@ -78,7 +78,10 @@ class Graph:
         num_nodes: int | None = None,
         normalisation: str = "none",
     ) -> Self:
-        """An undirected graph; arguments as in :func:`scalespaces.theory.graph_laplacian`."""
+        """An undirected graph; arguments as in :func:`scalespaces.theory.graph_laplacian`.
+
+        Edges are pairs, ``(E, 2)``: an ``edge_index`` of shape ``(2, E)`` goes in as ``edge_index.T``.
+        """
         laplacian = graph_laplacian(edges, weights, num_nodes, normalisation)
         mass = None
         if normalisation == "random_walk":
@@ -94,6 +97,9 @@ class Graph:
     @classmethod
     def from_laplacian(cls, laplacian: Any, mass: ArrayLike | None = None) -> Self:
         """Any positive semidefinite matrix that is symmetric under a mass.
+
+        Whether it is semidefinite is checked on pairs of nodes only: a matrix that passes may still have negative
+        eigenvalues, and then heat is wrong.
 
         Args:
             laplacian: ``(N, N)``, of SciPy (sparse), torch (sparse or dense) or NumPy.
@@ -270,7 +276,8 @@ def graph_pool(x: Tensor, graph: Graph | None = None, mode: str = "mean", over: 
 
     Args:
         x: ``(B, C, S, N)``.
-        graph: if given, means over nodes are weighted by its mass, as diffusion conserves them; on a mesh, by area.
+        graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves those (not
+            with the symmetric normalisation).
         mode: ``"mean"`` or ``"max"``.
         over: ``"both"`` leaves ``(B, C)``, ``"levels"`` ``(B, C, N)``, ``"nodes"`` ``(B, C, S)``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -76,22 +76,16 @@ class _ScaleConv(nn.Module):
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Correlate."""
-        if check_space(input).dims != self.dims:
+        if (check_space(input).dims or input.ndim - 2) != self.dims:
             raise ValueError(
                 f"{type(self).__name__} is for levels of {self.dims} spatial axes, got shapes {input.shapes}; "
                 "use the layer of that number of axes"
             )
-        return scale_conv(
-            input,
-            self.weight,
-            self.bias,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            padding_mode=self.padding_mode,
-            scale_padding=self.scale_padding,
-        )
+        return scale_conv(input, self.weight, self.bias, **self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        names = ("stride", "padding", "dilation", "groups", "padding_mode", "scale_padding")
+        return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
         """The arguments that differ from the defaults."""

@@ -9,7 +9,7 @@ from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.functional.conv import check_scale_padding
 from scalespaces.functional.graph import POOL_AXES, POOL_MODES
 from scalespaces.nn import init
-from scalespaces.theory import check_choice, check_integer
+from scalespaces.theory import check_choice, check_integer, check_real
 
 
 class GraphLift(nn.Module):
@@ -29,7 +29,8 @@ class GraphLift(nn.Module):
 
     def __init__(self, num_levels: int = 4, tau: float = 1.0) -> None:
         super().__init__()
-        self.num_levels, self.tau = check_integer("num_levels", num_levels, 1), tau
+        self.num_levels = check_integer("num_levels", num_levels, 1)
+        self.tau = check_real("tau", tau, ">= 0, a time", lambda tau: tau >= 0)
 
     def forward(self, input: Tensor, graph: Graph) -> Tensor:
         """Lift."""

@@ -81,13 +81,8 @@ class _P4Conv(_ScaleConv):
             self.bias,
             group=self.group,
             lifting=self.lifting,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            padding_mode=self.padding_mode,
-            scale_padding=self.scale_padding,
             index=self.index,
+            **self._arguments(),
         )
 
     def extra_repr(self) -> str:

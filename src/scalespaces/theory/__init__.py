@@ -1,6 +1,6 @@
 """The mathematics of scale-spaces in NumPy, float64: kernels, scales and semigroups."""
 
-from ._checks import NUMPY_PADDING, PaddingMode, check_choice, check_integer, check_padding_mode
+from ._checks import NUMPY_PADDING, PaddingMode, check_choice, check_integer, check_padding_mode, check_real
 from .anisotropic import anisotropic_gaussian, gaussian_blur
 from .causal import causal_delay, causal_kernel, check_causal_base, check_causal_padding
 from .graphs import adjacency, chebyshev_heat, cotangent_laplacian, graph_laplacian, lumped_mass, spectral_bound
@@ -54,6 +54,7 @@ __all__ = [
     "check_choice",
     "check_integer",
     "check_padding_mode",
+    "check_real",
     "check_zero_scale",
     "compose_affine_action",
     "cotangent_laplacian",

@@ -19,8 +19,8 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
     .. math:: h = h_\mu^{*K}, \qquad h_\mu(n) = (1 - r) r^n, \quad n \ge 0, \qquad r = \frac{\mu}{1 + \mu}, \qquad
         K (\mu^2 + \mu) = t
 
-    It creates no new extrema, and variances add: a signal blurred by s, then by t, is blurred by s + t. Every stage
-    delays: see :func:`causal_delay`.
+    It creates no new extrema. Variances add, though two of these in a row are not one of these: that takes another
+    number of stages. Every stage delays: see :func:`causal_delay`.
 
     Args:
         t: the variance.

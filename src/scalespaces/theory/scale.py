@@ -133,8 +133,8 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
     if eigenvalues[0] < -1e-9 * size:
         raise ValueError(
             f"A^-1 Sigma0 A^-T - Sigma0 must be positive semi-definite, got eigenvalues {eigenvalues.tolist()}: "
-            f"this is upscaling, A having singular values {np.linalg.svd(A, compute_uv=False).tolist()}; "
-            "use an A that shrinks, with singular values of at most 1"
+            f"A, of singular values {np.linalg.svd(A, compute_uv=False).tolist()}, is upscaling somewhere; use an A "
+            "that shrinks every ellipse of Sigma0: where Sigma0 is a number, singular values of at most 1"
         )
     noise = eigenvalues < 1e-12 * size  # what rounding leaves of a zero, on either side of it
     if noise.any():
