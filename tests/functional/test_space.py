@@ -351,7 +351,7 @@ class TestPointwise:
 
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "max_pool2d with indices": lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True),
-    "max_unpool2d": lambda x: F.max_unpool2d(x, x, 2),
+    "max_unpool2d": lambda x: F.max_unpool2d(x, x, [2]),
     "lp_pool2d": lambda x: F.lp_pool2d(x, 2, 2),
     "unfold": lambda x: F.unfold(x, 3),
     "x.unfold": lambda x: x.unfold(2, 2, 1),

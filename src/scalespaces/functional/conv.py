@@ -54,7 +54,7 @@ def scale_conv(
         torch.Size([1, 8, 3, 32, 32])
     """
     check_grid(x)
-    dims = x.dims
+    dims = x.dims or max(x.ndim - 2, 0)
     if weight.ndim == dims + 2:
         weight = weight.unsqueeze(2)
     if dims == 0 or weight.ndim != dims + 3:
@@ -68,14 +68,17 @@ def scale_conv(
     check_causal_padding(padding_mode) if x.causal else check_padding_mode(padding_mode)
     depth, num_levels = weight.shape[2], check_scale_padding(scale_padding, x.num_levels, weight.shape[2])
     window = Window.of(weight.shape[3:], stride, padding, per_axis(dilation, dims, "dilation"), x.causal)
+    if not x.dims:
+        _check_whole(x, window)
     filters = weight.unbind(2)
     levels = []
     for k in range(num_levels):
         # Filter levels that still meet a level; the others meet zeros, unless the last level is repeated.
         met = depth if scale_padding == "replicate" else min(depth, x.num_levels - k)
-        out, spacing = None, x.spacing(k)
+        out, spacing = None, x.spacing(k) if x.dims else 1.0
         for el in range(met):
-            f = on_grid_of(x, k, min(k + el, x.num_levels - 1))
+            source = min(k + el, x.num_levels - 1)
+            f = on_grid_of(x, k, source) if x.dims else x.levels[source]
             window.check(f, spacing, k + x.first_level)
             f, view = window.lead(f, spacing, padding_mode)
             term = correlate(
@@ -91,7 +94,24 @@ def scale_conv(
             )
             out = term if out is None else out + term
         levels.append(out)
-    return window.move(x.keep(num_levels), tuple(levels))
+    return window.move(x.keep(num_levels), tuple(levels)) if x.dims else x.keep(num_levels).replace(tuple(levels))
+
+
+def _check_whole(x: ScaleSpace, window: Window) -> None:
+    """Without grids, samples are parts of the image: a filter takes one of them, or all."""
+    padded = any(before or after for before, after in window.padding)
+    sizes = [tuple(level.shape[2:]) for level in x.levels]
+    if set(window.size) | set(window.stride) == {1} and not padded:
+        return
+    if all(set(size) == {1} for size in sizes):
+        return
+    if all(size == window.size for size in sizes) and not padded and set(window.dilation) == {1}:
+        return
+    raise ValueError(
+        "a filter needs neighbours on a grid, which adaptive pooling or interpolation of the image as a whole has "
+        f"left: levels of shapes {x.shapes}; only pointwise layers, flatten, linear layers and filters as large as the "
+        "whole map can follow"
+    )
 
 
 def check_scale_padding(scale_padding: str, num_levels: int, depth: int) -> int:

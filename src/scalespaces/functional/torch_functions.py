@@ -109,10 +109,8 @@ def _conv(
         raise TypeError(f"{_name(func)} needs one filter for all levels, got a {type(weight).__name__} as the weight")
     stride, dilation = _tuple(stride, dims), _tuple(dilation, dims)
     padding = padding if isinstance(padding, str) else _tuple(padding, dims)
-    pointwise = set(weight.shape[2:]) | set(stride) == {1} and (isinstance(padding, str) or not any(padding))
-    if pointwise and isinstance(input, ScaleSpace) and not input.dims:
-        return _gridless(input, _each(func, input, weight, bias, stride, padding, dilation, groups))
-    x = _on_grid(input, func, dims)
+    lost = isinstance(input, ScaleSpace) and not input.dims and input.ndim == dims + 2
+    x = input if lost else _on_grid(input, func, dims)
     if padding == "same" and any(s != 1 for s in stride):
         raise ValueError(f'padding="same" takes no strides, got {stride}')
     return scale_conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)

@@ -146,20 +146,13 @@ def nominal_factor(old: Sequence[int], new: Sequence[int], unit: float, spacings
     Sizes that a stride of :math:`f` divided come back up to what it left over, so :math:`f n` may be up to :math:`f`
     taps away from the new size. Of several factors, one that divides the strides so far is taken.
     """
-    ratio = new[0] / old[0]
-    if all(m * old[0] == n * new[0] for m, n in zip(new, old, strict=True)) and (
-        len(set(old)) > 1 or ratio.is_integer()
-    ):
-        return ratio
-    up = ratio >= 1
+    up, ratio = new[0] >= old[0], new[0] / old[0]
     small, large = (old, new) if up else (new, old)
-    fitting = [
-        r
-        for r in range(1, math.ceil(max(m / max(n - 1, 1) for m, n in zip(large, small, strict=True))) + 1)
-        if all(abs(n * r - m) < r * q for m, n, q in zip(large, small, spacings, strict=True))
-    ]
+    sizes = list(zip(small, large, spacings, strict=True))
+    most = max(math.ceil(m / max(n - 1, 1)) for n, m, _ in sizes)
+    fitting = [r for r in range(1, most + 1) if all(abs(n * r - m) < r * q for n, m, q in sizes)]
     if not fitting:
-        return ratio if len(set(zip(old, new, strict=True))) == 1 else None
+        return ratio if all(m * old[0] == n * new[0] for m, n in zip(new, old, strict=True)) else None
     nearest = large[0] / small[0]
     best = min(fitting, key=lambda r: (not (up and (unit / r).is_integer()), abs(r - nearest)))
     return float(best) if up else 1 / best

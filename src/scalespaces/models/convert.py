@@ -28,7 +28,7 @@ Interaction = None | str | int | Sequence[str] | Callable[[str, nn.Module], bool
 
 _CONVOLUTIONS: dict[type[nn.Module], Any] = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
 
-_REFUSED: dict[tuple[type[nn.Module], ...], str] = {
+_REFUSED: dict[tuple[type, ...], str] = {
     (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer): (
         "attends over the positions of a map of one size"
     ),
