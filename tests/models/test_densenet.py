@@ -270,6 +270,7 @@ def test_wrong_images(shape):
         {"sampling": "dense"},
         {"sampling": "dense", "window": "dilated"},
         {"sampling": "pyramid", "base": 3.0, "num_levels": 3},
+        {"sampling": "pyramid", "scale_padding": "valid", "filter_levels": (2, 1, 1, 1, 1)},
     ],
     ids=str,
 )
