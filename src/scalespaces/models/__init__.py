@@ -4,6 +4,7 @@ from scalespaces.models.blocks import DenseBlock, DenseLayer, ResidualBlock, Tra
 from scalespaces.models.card import Card
 from scalespaces.models.convert import ConversionError, Converted, convert
 from scalespaces.models.densenet import DenseNet
+from scalespaces.models.export import Exported, export
 from scalespaces.models.files import load, save
 from scalespaces.models.info import Summary, summarise
 from scalespaces.models.network import ScaleNetwork
@@ -18,6 +19,7 @@ __all__ = [
     "DenseBlock",
     "DenseLayer",
     "DenseNet",
+    "Exported",
     "ResNet",
     "ResidualBlock",
     "ScaleNetwork",
@@ -25,6 +27,7 @@ __all__ = [
     "Transition",
     "convert",
     "create",
+    "export",
     "list",
     "load",
     "register",

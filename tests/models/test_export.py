@@ -1,0 +1,274 @@
+"""Exports: they compute what PyTorch does, at other sizes too, and say when they cannot."""
+
+import copy
+import json
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import scalespaces
+from scalespaces.models import Card, create, export
+
+onnx: Any = pytest.importorskip("onnx")
+onnxruntime: Any = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+PYRAMID: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
+FORMATS = pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+CARD = Card(["a", "b"], [0.4, 0.5, 0.6], [0.2, 0.3, 0.4])
+DYNAMIC = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="before 2.13, torch exports pooling for even or for odd sizes only",
+)
+
+
+def tiny(**arguments: Any) -> Any:
+    """Two levels, one layer."""
+    fixed: dict[str, Any] = {"num_levels": 2, "filter_levels": [2], "growth": (2,), "num_layers": 1}
+    return create("s_densenet", **{**fixed, **PYRAMID, **arguments}).eval()
+
+
+def run(path: Any, image: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The outputs of the file, by name, with no help of ours."""
+    if path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        outputs = session.run(None, {"image": image.numpy()})
+        return {node.name: torch.from_numpy(out) for node, out in zip(session.get_outputs(), outputs, strict=True)}
+    out = torch.export.load(path).module()(image)
+    return out if isinstance(out, dict) else {"output": out}
+
+
+class Block(nn.Module):
+    """A residual block with a stride, as in ResNets."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(2 * width)
+        self.conv2 = nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False)
+        self.downsample = nn.Conv2d(width, 2 * width, 1, stride=2)
+
+    def forward(self, x: Any) -> Any:
+        out = self.conv2(torch.relu(self.bn1(self.conv1(x))))
+        return torch.relu(out + self.downsample(x))
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 7, 2, 3), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.layers = nn.Sequential(Block(4), Block(8))
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(16, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(torch.flatten(self.pool(self.layers(self.stem(x))), 1))
+
+
+class Segmenter(nn.Module):
+    """A small U-Net of two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(3, 4, 3, padding=1)
+        self.bottom = nn.Conv2d(4, 4, 3, padding=1)
+        self.up = nn.Conv2d(8, 2, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        skip = self.down(x).relu()
+        below = self.bottom(nn.functional.max_pool2d(skip, 2)).relu()
+        below = nn.functional.interpolate(below, size=skip.shape[-2:], mode="bilinear", align_corners=False)
+        out = self.up(torch.cat([below, skip], 1))
+        return OrderedDict(out=out, scores=out.mean((2, 3)))
+
+
+# --- fast: one small network -----------------------------------------------------------------------------------------
+
+
+@DYNAMIC
+@pytest.mark.parametrize("suffix", [pytest.param(".onnx", marks=pytest.mark.slow), ".pt2"])
+def test_free_sizes(suffix, tmp_path):
+    path = tmp_path / "new" / f"model{suffix}"
+    model = tiny()
+    model.card = CARD
+    before = copy.deepcopy(model.train().state_dict())
+    state = torch.random.get_rng_state()
+    exported = export(model, path, levels=True, normalise=True)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert exported.dynamic
+    assert exported.shape == (None, 3, None, None)
+    assert exported.outputs == ("output", "level_0", "level_1")
+    assert exported.difference <= 1e-4
+    assert exported.notes == ()
+    assert list(path.parent.iterdir()) == [path]
+    assert exported.smallest == 3  # the last level has two samples
+    model.eval()
+    for batch, height, width in [(1, 3, 3), (3, 20, 33), (2, 41, 18)]:
+        image = torch.rand(batch, 3, height, width)
+        answer, levels = model(CARD.normalise(image), return_levels=True)
+        found = run(path, image)
+        assert list(found) == list(exported.outputs)
+        assert_close(list(found.values()), [answer, *levels.levels], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"base": 1.5}, "fixed at 1, 20 and 24: they are free for base 2, and this is base 1.5"),
+        ({"sampling": "dense"}, "they are free in pyramid sampling, and this is dense"),
+        ({"sampling": 1.5}, "they are free in pyramid sampling, and this is 1.5"),
+    ],
+)
+def test_other_networks_are_fixed_and_say_so(arguments, reason, tmp_path):
+    path, model = tmp_path / "model.onnx", tiny(**arguments)
+    exported = export(model, path, size=(20, 24))
+    assert exported.shape == (1, 3, 20, 24)
+    (note,) = exported.notes
+    assert reason in note
+    image = torch.rand(1, 3, 20, 24)
+    assert_close(run(path, image), {"output": model(image)}, rtol=1e-4, atol=1e-4)
+
+
+def test_an_onnx_file_of_fixed_sizes(tmp_path):
+    path, model = tmp_path / "model.onnx", tiny(num_classes=2).double()
+    model.card = CARD
+    exported = export(model, path, size=(15, 16), batch=2, static=True)
+    assert (exported.shape, exported.smallest) == ((2, 3, 15, 16), None)
+    assert not exported.dynamic
+    (note,) = exported.notes
+    assert "instead of torch.float64" in note
+    image = torch.rand(2, 3, 15, 16)
+    assert_close(run(path, image), {"output": model.float()(image)}, rtol=1e-4, atol=1e-4)
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto, full_check=True)
+    assert [(opset.domain, opset.version) for opset in proto.opset_import if not opset.domain] == [("", 18)]
+    assert [value.name for value in proto.graph.input] == ["image"]
+    assert [value.name for value in proto.graph.output] == ["output"]
+    (entry,) = proto.metadata_props
+    assert entry.key == "scalespaces"
+    assert json.loads(entry.value) == {"card": CARD.to_json(), "normalises": False, "smallest": None}
+
+
+def test_a_pt2_file_of_fixed_sizes(tmp_path):
+    path, model = tmp_path / "model.pt2", tiny(sampling="dense").double()
+    model.card = CARD
+    exported = export(model, path, size=(15, 16))
+    assert "fixed at 1, 15 and 16: they are free in pyramid sampling, and this is dense" in exported.notes[0]
+    extra = {"scalespaces.json": ""}
+    program = torch.export.load(path, extra_files=extra)
+    assert json.loads(extra["scalespaces.json"])["card"] == CARD.to_json()
+    image = torch.rand(1, 3, 15, 16, dtype=torch.float64)
+    assert_close(program.module()(image), model(image))
+
+
+@pytest.mark.parametrize(("change", "difference"), [(lambda x: x + 1e-3, "1.0e-03"), (lambda x: x / 0 * 0, "nan")])
+def test_a_file_that_computes_something_else_is_not_written(change, difference, tmp_path, monkeypatch):
+    path, read = tmp_path / "model.pt2", torch.export.load
+
+    class Wrong:
+        def __init__(self, path: Any) -> None:
+            self.program = read(path)
+
+        def module(self) -> Any:
+            return lambda image: change(self.program.module()(image))
+
+    path.write_text("old")
+    monkeypatch.setattr(torch.export, "load", Wrong)
+    with pytest.raises(ValueError, match=rf"differs from PyTorch by {difference} .*nothing was written"):
+        export(tiny(), path, size=(16, 16), static=True)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match=r"one of \.onnx, \.pt2, got '\.png'"):
+        export(tiny(), tmp_path / "model.png")
+    with pytest.raises(ValueError, match="no normalisation"):
+        export(tiny(), tmp_path / "model.pt2", normalise=True)
+    with pytest.raises(ValueError, match="batch must be an integer >= 1, got 0"):
+        export(tiny(), tmp_path / "model.pt2", batch=0)
+    with pytest.raises(ValueError, match="size must be an integer >= 1"):
+        export(tiny(), tmp_path / "model.pt2", size=(0, 3))
+    with pytest.raises(ValueError, match="images of at least 3 pixels"):
+        export(tiny(growth=(2, 2), filter_levels=1), tmp_path / "model.pt2", size=(2, 2), static=True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "folder.pt2").mkdir()
+    with pytest.raises(IsADirectoryError):
+        export(tiny(), tmp_path / "folder.pt2")
+
+
+# --- slow: every network ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@DYNAMIC
+@FORMATS
+@pytest.mark.parametrize("name", scalespaces.models.list())
+def test_every_network_with_free_sizes(name, suffix, tmp_path):
+    path, model = tmp_path / f"model{suffix}", create(name, **PYRAMID).eval()
+    exported = export(model, path)
+    assert exported.dynamic
+    assert exported.notes == ()
+    smallest = exported.smallest or 0
+    for batch, height, width in [(1, smallest, smallest + 1), (2, smallest + 19, smallest + 4)]:
+        image = torch.rand(batch, 3, height, width)
+        with torch.no_grad():
+            expected = model(image)
+        assert_close(run(path, image), {"output": expected}, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@DYNAMIC
+def test_axes_of_onnx_files_have_names(tmp_path):
+    path = tmp_path / "model.onnx"
+    export(tiny(), path, levels=True)
+    graph = onnx.load(path).graph
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
+    assert shapes["image"] == ["batch", 3, "height", "width"]
+    assert shapes["output"] == ["batch", 2]
+    assert shapes["level_0"] == ["batch", 2, "height", "width"]
+    assert "height" in shapes["level_1"][2]
+
+
+@pytest.mark.slow
+@DYNAMIC
+@FORMATS
+@pytest.mark.parametrize("interaction", [None, "all"])
+@pytest.mark.parametrize("network", [Classifier, Segmenter])
+def test_converted_models_with_free_sizes(network, interaction, suffix, tmp_path):
+    path = tmp_path / f"model{suffix}"
+    model = scalespaces.convert(network(), num_levels=3, interaction=interaction).eval()
+    exported = export(model, path)
+    assert exported.notes == ()
+    assert exported.dynamic
+    smallest = exported.smallest or 0
+    for batch, height, width in [(1, smallest + 1, smallest), (3, smallest + 16, smallest + 7)]:
+        image = torch.rand(batch, 3, height, width)
+        with torch.no_grad():
+            expected = model(image)
+        expected = dict(expected) if isinstance(expected, dict) else {"output": expected}
+        assert_close(run(path, image), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@FORMATS
+@pytest.mark.parametrize("network", [Classifier, Segmenter])
+def test_converted_models_with_fixed_sizes(network, suffix, tmp_path):
+    path = tmp_path / f"model{suffix}"
+    model = scalespaces.convert(network(), num_levels=3, sampling="dense", method="direct").eval()
+    exported = export(model, path, size=(48, 37), batch=2)
+    assert "pyramid sampling" in exported.notes[0]
+    image = torch.rand(2, 3, 48, 37)
+    with torch.no_grad():
+        expected = model(image)
+    expected = dict(expected) if isinstance(expected, dict) else {"output": expected}
+    assert_close(run(path, image), expected, rtol=1e-4, atol=1e-4)
