@@ -1,0 +1,129 @@
+"""Real models with random weights, set up so that every part of them matters."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces.data import photograph
+
+timm = import_module("timm")
+torchvision = import_module("torchvision.models")
+segmentation = import_module("torchvision.models.segmentation")
+
+
+class UNet(nn.Module):
+    """A timm encoder, and a decoder that upsamples to each skip connection in turn."""
+
+    def __init__(self, encoder: str, transposed: bool = False, num_classes: int = 4) -> None:
+        super().__init__()
+        self.encoder = timm.create_model(encoder, features_only=True, pretrained=False)
+        *skips, deepest = self.encoder.feature_info.channels()
+        self.ups, self.blocks = nn.ModuleList(), nn.ModuleList()
+        for skip in reversed(skips):
+            self.ups.append(nn.ConvTranspose2d(deepest, deepest, 2, 2) if transposed else nn.Identity())
+            block = [nn.Conv2d(deepest + skip, skip, 3, padding=1, bias=False), nn.BatchNorm2d(skip), nn.ReLU()]
+            self.blocks.append(nn.Sequential(*block))
+            deepest = skip
+        self.head = nn.Conv2d(deepest, num_classes, 1)
+        self.transposed = transposed
+
+    def forward(self, image: Tensor) -> Tensor:
+        *skips, x = self.encoder(image)
+        for up, block, skip in zip(self.ups, self.blocks, reversed(skips), strict=True):
+            x = block(torch.cat([up(x) if self.transposed else resize(x, skip), skip], 1))
+        return resize(self.head(x), image)
+
+
+def resize(x: Tensor, like: Tensor) -> Tensor:
+    return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
+
+
+def from_timm(name: str, features_only: bool = False) -> Callable[[], nn.Module]:
+    kind = {"features_only": True} if features_only else {"num_classes": 10}
+    return partial(timm.create_model, name, pretrained=False, **kind)
+
+
+def from_torchvision(name: str) -> Callable[[], nn.Module]:
+    return partial(getattr(torchvision, name), weights=None, num_classes=10)
+
+
+def from_segmentation(name: str) -> Callable[[], nn.Module]:
+    return partial(getattr(segmentation, name), weights=None, weights_backbone=None, num_classes=4, aux_loss=True)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "timm/resnet18": from_timm("resnet18"),
+    "timm/resnet50": from_timm("resnet50"),
+    "timm/densenet121": from_timm("densenet121"),
+    "timm/mobilenetv3_large_100": from_timm("mobilenetv3_large_100"),
+    "timm/efficientnet_b0": from_timm("efficientnet_b0"),
+    "timm/convnext_tiny": from_timm("convnext_tiny"),
+    "timm/convnext_nano": from_timm("convnext_nano"),
+    "timm/regnety_004": from_timm("regnety_004"),
+    "timm/vgg16_bn": from_timm("vgg16_bn"),
+    "timm/resnet18/features": from_timm("resnet18", features_only=True),
+    "timm/mobilenetv3_large_100/features": from_timm("mobilenetv3_large_100", features_only=True),
+    "timm/efficientnet_b0/features": from_timm("efficientnet_b0", features_only=True),
+    "timm/convnext_nano/features": from_timm("convnext_nano", features_only=True),
+    "torchvision/resnet18": from_torchvision("resnet18"),
+    "torchvision/resnet50": from_torchvision("resnet50"),
+    "torchvision/densenet121": from_torchvision("densenet121"),
+    "torchvision/mobilenet_v3_large": from_torchvision("mobilenet_v3_large"),
+    "torchvision/mobilenet_v3_small": from_torchvision("mobilenet_v3_small"),
+    "torchvision/efficientnet_b0": from_torchvision("efficientnet_b0"),
+    "torchvision/convnext_tiny": from_torchvision("convnext_tiny"),
+    "torchvision/regnet_y_400mf": from_torchvision("regnet_y_400mf"),
+    "torchvision/vgg16_bn": from_torchvision("vgg16_bn"),
+    "torchvision/deeplabv3_resnet50": from_segmentation("deeplabv3_resnet50"),
+    "torchvision/deeplabv3_mobilenet_v3_large": from_segmentation("deeplabv3_mobilenet_v3_large"),
+    "torchvision/fcn_resnet50": from_segmentation("fcn_resnet50"),
+    "unet/resnet18": partial(UNet, "resnet18"),
+    "unet/resnet18/transposed": partial(UNet, "resnet18", transposed=True),
+    "unet/efficientnet_b0": partial(UNet, "efficientnet_b0"),
+}
+
+UNCONVERTIBLE: dict[str, Callable[[], nn.Module]] = {
+    "timm/vit": from_timm("vit_tiny_patch16_224"),
+    "timm/swin": from_timm("swin_tiny_patch4_window7_224"),
+    "timm/maxvit": from_timm("maxvit_tiny_rw_224"),
+    "torchvision/vit": from_torchvision("vit_b_16"),
+    "torchvision/swin": from_torchvision("swin_t"),
+    "torchvision/maxvit": from_torchvision("maxvit_t"),
+}
+
+
+def images(height: int, width: int, number: int = 1) -> Tensor:
+    """Windows of the photograph, roughly of mean 0 and variance 1."""
+    whole = (photograph() - 0.45) / 0.25
+    tops, lefts = (torch.linspace(0, 512 - size, number).long().tolist() for size in (height, width))
+    return torch.cat([whole[..., t : t + height, x : x + width] for t, x in zip(tops, reversed(lefts), strict=True)])
+
+
+@torch.no_grad()
+def build(name: str) -> nn.Module:
+    """The model in evaluation mode, with weights under which no branch vanishes and statistics that fit them.
+
+    Fresh models end residual branches in a zero (``zero_init_last``, layer scales of 1e-6), and their running
+    statistics belong to no data: activations would vanish or explode, and comparisons would say little.
+    """
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    for module in model.modules():
+        if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
+            module.weight.uniform_(0.5, 1.5)
+            module.bias.normal_(0, 0.2)
+        for scale in ("gamma", "layer_scale"):
+            if isinstance(getattr(module, scale, None), nn.Parameter):
+                getattr(module, scale).uniform_(0.2, 0.8)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0  # the statistics of this one batch
+    model.train()(images(96, 96, 8))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return model.eval()

@@ -1,0 +1,195 @@
+"""Models of timm and torchvision, converted: what they computed before, they compute at every level."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _pytree
+from zoo.catalogue import MODELS, UNCONVERTIBLE, build, images
+
+import scalespaces
+from scalespaces import ScaleSpace
+from scalespaces.models import ConversionError
+
+Record = Callable[[str, Any], None]
+all_models = pytest.mark.parametrize("name", MODELS)
+
+
+@pytest.fixture
+def record(name: str, record_property: Record) -> Record:
+    """Record an error in the model's row of the table; the test's time is added to it in any case."""
+    record_property("model", name)
+    return record_property
+
+
+def leaves(output: Any) -> list[Any]:
+    """The tensors or scale-spaces of an output: one, or a list or dictionary of them."""
+    return _pytree.tree_leaves(output, is_leaf=lambda leaf: isinstance(leaf, ScaleSpace))
+
+
+def levels(output: Any, k: int) -> list[Tensor]:
+    return [leaf.levels[k] for leaf in leaves(output)]
+
+
+def error(got: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest relative L2 error of several outputs."""
+    assert [g.shape for g in got] == [e.shape for e in expected]
+    assert all(o.isfinite().all() and o.std() > 1e-3 for o in [*got, *expected])
+    return max(float((g - e).norm() / e.norm()) for g, e in zip(got, expected, strict=True))
+
+
+@all_models
+@pytest.mark.parametrize("sampling", ["pyramid", "dense", 2])
+@torch.no_grad()
+def test_level_0_is_the_original(name: str, sampling: str | int, record: Record) -> None:
+    original, image = build(name), images(128, 128)
+    converted = scalespaces.convert(original, num_levels=3, sampling=sampling).eval()
+    expected = leaves(original(image))
+    assert error(leaves(original(image.flip(3))), expected) > 1e-3  # it does look at the image
+    worst = error(levels(converted(image, return_levels=True), 0), expected)
+    record(f"level 0, {sampling}", worst)
+    assert worst <= 1e-5
+
+
+def large(name: str) -> list[tuple[int, int, int]]:
+    """Heights, widths and numbers of levels to compare at."""
+    if name == "timm/vgg16_bn":  # its head asks whether an image is smaller than 224
+        return [(448, 448, 2)]
+    if name == "unet/resnet18/transposed":  # needs multiples of 32 at every level
+        return [(256, 512, 4)]
+    return [(256, 256, 4), (257, 300, 4)]
+
+
+@pytest.mark.parametrize(("name", "size"), [(name, size) for name in MODELS for size in large(name)], ids=str)
+@torch.no_grad()
+def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[int, int, int], record: Record) -> None:
+    height, width, num_levels = size
+    original, image = build(name), images(height, width)
+    converted = scalespaces.convert(original, num_levels=num_levels).eval()
+    output = converted(image, return_levels=True)
+    expected = [leaves(original(converted.lift.downscale(image, k))) for k in range(num_levels)]
+    worst = max(error(levels(output, k), expected[k]) for k in range(num_levels))
+    record("level k", worst)
+    assert worst <= 1e-5
+    for coarser, finer in zip(expected[1:], expected[:-1], strict=True):  # and levels do differ
+        if coarser[0].shape == finer[0].shape:
+            assert error(coarser, finer) > 1e-3
+
+
+class Output(nn.Module):
+    """One of the outputs of a converted model."""
+
+    def __init__(self, converted: nn.Module, index: int) -> None:
+        super().__init__()
+        self.converted, self.index = converted, index
+
+    def forward(self, image: Tensor) -> ScaleSpace:
+        return leaves(self.converted(image, return_levels=True))[self.index]
+
+
+def equivariance_error(converted: nn.Module, image: Tensor) -> float:
+    number = len(leaves(converted(image, return_levels=True)))
+    tables = [scalespaces.equivariance_error(Output(converted, i), image, shifts=[1]) for i in range(number)]
+    return max(float(table.errors[0, :-1].max()) for table in tables)
+
+
+@all_models
+@torch.no_grad()
+def test_a_pyramid_is_equivariant(name: str, record: Record) -> None:
+    size, num_levels = (128, 2) if name == "timm/vgg16_bn" else (256, 3)
+    converted = scalespaces.convert(build(name), num_levels=num_levels).eval()
+    worst = equivariance_error(converted, images(size, size))
+    record("equivariance", worst)
+    assert worst <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["timm/resnet18/features", "unet/resnet18"])
+@torch.no_grad()
+def test_dense_sampling_is_equivariant_without_global_poolings(name: str, record: Record) -> None:
+    """A mean over all pixels is another one than that over every second: squeeze-and-excite is left out."""
+    converted = scalespaces.convert(build(name), num_levels=3, sampling="dense", padding_mode="zeros").eval()
+    worst = equivariance_error(converted, images(257, 257))
+    record("equiv. dense", worst)
+    assert worst <= 1e-4
+
+
+@all_models
+@torch.no_grad()
+def test_interactions_change_nothing_at_first(name: str, record: Record) -> None:
+    original, image = build(name), images(128, 128)
+    plain = scalespaces.convert(original, num_levels=2).eval()(image, return_levels=True)
+    converted = scalespaces.convert(original, num_levels=2, interaction="all").eval()
+    assert len(scale_convs(converted)) > 10
+    output = converted(image, return_levels=True)
+    worst = max(error(levels(output, k), levels(plain, k)) for k in range(2))
+    record("interaction", worst)
+    assert worst <= 1e-5
+
+
+def scale_convs(model: nn.Module) -> dict[str, Any]:
+    return {name: m for name, m in model.named_modules() if isinstance(m, scalespaces.nn.ScaleConv2d)}
+
+
+@all_models
+def test_a_step_of_training_reaches_every_parameter_and_decreases_the_loss(name: str, record: Record) -> None:
+    converted = scalespaces.convert(build(name), num_levels=2, interaction="all").train()
+    image = images(64, 64, 4)
+    with torch.no_grad():
+        targets = [torch.randn_like(output) for output in leaves(converted(image))]
+
+    def loss() -> Tensor:
+        torch.manual_seed(0)  # of dropout
+        outputs = leaves(converted(image))
+        return torch.stack([F.mse_loss(o, t) for o, t in zip(outputs, targets, strict=True)]).sum()
+
+    before = loss()
+    before.backward()
+    gradients = {key: torch.zeros(()) if p.grad is None else p.grad for key, p in converted.named_parameters()}
+    assert [key for key, gradient in gradients.items() if not (gradient.isfinite().all() and gradient.any())] == []
+    assert [key for key in scale_convs(converted) if not gradients[f"{key}.weight"][:, :, 1].any()] == []
+    slope = sum(float(gradient.square().sum()) for gradient in gradients.values())
+    with torch.no_grad():
+        for key, p in converted.named_parameters():
+            p -= 0.01 * before / slope * gradients[key]  # to first order, one per cent less
+        assert loss() < before
+
+
+@all_models
+@torch.no_grad()
+def test_the_state_dict_of_the_original_loads(name: str, record: Record) -> None:
+    original, image = build(name), images(64, 64)
+    converted = scalespaces.convert(MODELS[name](), num_levels=2).eval()  # other random weights
+    converted.model.load_state_dict(original.state_dict())
+    assert error(levels(converted(image, return_levels=True), 0), leaves(original(image))) <= 1e-5
+    interacting = scalespaces.convert(original, num_levels=2, interaction="all")
+    assert interacting.model.state_dict().keys() == original.state_dict().keys()
+
+
+def test_a_branch_that_levels_take_differently_is_refused() -> None:
+    converted = scalespaces.convert(build("timm/vgg16_bn"), num_levels=2)
+    refusal = r"pre_logits \(ConvMlp\), \S+vgg\.py:\d+: if x\.shape.+\n.+ branch differently"
+    with pytest.raises(ConversionError, match=refusal):
+        converted(images(256, 256))
+
+
+@pytest.mark.parametrize("name", UNCONVERTIBLE)
+@pytest.mark.parametrize("sampling", ["pyramid", "dense"])
+@torch.no_grad()
+def test_what_looks_at_a_map_of_one_size_is_refused(name: str, sampling: str) -> None:
+    model = UNCONVERTIBLE[name]().eval()
+    with pytest.raises(ConversionError) as refusal:
+        scalespaces.convert(model, num_levels=2, sampling=sampling)(images(224, 224))
+    said = str(refusal.value)
+    module, kind = re.findall(r"(\S+) \((\w+)\)", said)[0]
+    assert type(model.get_submodule(module)).__name__ == kind
+    if kind != "MultiheadAttention":  # which is refused before anything has run
+        file, line, code, hint = re.findall(r", (\S+\.py):(\d+): (.+)\n\w+: .+; (.+)", said)[0]
+        assert linecache.getline(file, int(line)).strip() == code
+        assert re.match("use|pool|give", hint)
