@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import time
@@ -22,6 +23,7 @@ from scalespaces.functional.conv import SCALE_PADDINGS
 from scalespaces.functional.grid import pad
 from scalespaces.functional.lift import METHODS
 from scalespaces.functional.pool import WINDOWS
+from scalespaces.models.export import check_format
 from scalespaces.models.registry import entry
 from scalespaces.nn import Lift, ScaleConv2d
 from scalespaces.plotting import check_writable, plot_equivariance
@@ -74,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_equivariance(commands)
     _add_models(commands)
     _add_info(commands)
+    _add_export(commands)
     return parser
 
 
@@ -308,6 +311,78 @@ def _headline(args: argparse.Namespace, image: Tensor) -> str:
         f"{args.zero_scale:g}, sampling {args.sampling}; layers of {args.channels} channels, filters of "
         f"{args.filter_levels} levels; scale padding {args.scale_padding}, seed {args.seed}"
     )
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+def _add_export(commands: Any) -> None:
+    parser = commands.add_parser(
+        "export",
+        help="write a saved network as ONNX or for torch.export",
+        description="Write a network that scalespaces.models.save wrote as ONNX (opset 18) or as a program of "
+        "torch.export. Batch, height and width stay free for base 2 in pyramid sampling; otherwise they are fixed, and "
+        "it says so. What was written is run on random images, in onnxruntime if it is ONNX, and only put in place if "
+        "it computes what PyTorch does.",
+        epilog="example: scalespaces export model.safetensors model.onnx --normalise",
+    )
+    parser.set_defaults(run=_run_export)
+    add = parser.add_argument
+    add("file", metavar="FILE", help="the network, .safetensors")
+    add("out", metavar="OUT", help="what to write: .onnx or .pt2")
+    add(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="for a converted network, what makes the model it was made of, as in torchvision.models:resnet18",
+    )
+    add = parser.add_argument_group("shapes").add_argument
+    add(
+        "--size",
+        type=_positive,
+        nargs=2,
+        metavar=("H", "W"),
+        help="height and width where they are fixed (default: the paper's for its networks, else 224 224)",
+    )
+    add("--batch", type=_positive, default=1, metavar="N", help="number of images where it is fixed (default: 1)")
+    add("--static", action="store_true", help="fix batch, height and width in any case")
+    add = parser.add_argument_group("graph").add_argument
+    add("--levels", action="store_true", help="also put out every level (of a converted network, instead of the pool)")
+    add("--normalise", action="store_true", help="take raw images: put the normalisation in the file into the graph")
+
+
+def _run_export(args: argparse.Namespace) -> None:
+    check_format(args.out)
+    network: Any = models.load(args.file, None if args.model is None else _make(args.model))
+    card = models.Card.of(network)
+    if card.mean and not args.normalise:
+        print("note: images must come in normalised; --normalise puts it into the graph", file=sys.stderr)
+    with _progress(f"exporting to {args.out}"):
+        exported = models.export(
+            network,
+            args.out,
+            size=args.size,
+            batch=args.batch,
+            static=args.static,
+            levels=args.levels,
+            normalise=args.normalise,
+        )
+    for note in exported.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"wrote {exported}")
+
+
+def _make(place: str) -> nn.Module:
+    """The model that a function of no arguments makes."""
+    module, _, name = place.partition(":")
+    try:
+        model = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"--model names a function of no arguments, MODULE:FUNCTION, got {place!r}: {error}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"--model names what makes an nn.Module, got {place!r}, a {type(model).__name__}")
+    return model
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
