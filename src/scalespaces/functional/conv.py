@@ -103,7 +103,7 @@ def _check_whole(x: ScaleSpace, window: Window) -> None:
     sizes = [tuple(level.shape[2:]) for level in x.levels]
     if set(window.size) | set(window.stride) == {1} and not padded:
         return
-    if all(set(size) == {1} for size in sizes):
+    if all(n == 1 for size in sizes for n in size):
         return
     if all(size == window.size for size in sizes) and not padded and set(window.dilation) == {1}:
         return

@@ -211,8 +211,7 @@ class ScaleSpace:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> ScaleSpace:
         """Apply a pointwise function to every level."""
-        call = _Call(getattr(function, "__name__", str(function)), (), {}, moves=False)
-        return _join([function(level) for level in self.levels], [self], call)
+        return _join([function(level) for level in self.levels], [self], _Call("map", (), {}, moves=False))
 
     def to(self, *args: Any, **kwargs: Any) -> ScaleSpace:
         """Move or cast every level, as :meth:`torch.Tensor.to`."""
@@ -480,6 +479,11 @@ def apply(func: Callable, args: tuple, kwargs: dict) -> Any:
     first = spaces[0]
     for other in spaces[1:]:
         _check_same_levels(first, other)
+    sizes = _common_sizes(spaces)
+    if sizes is not None:
+        args, kwargs = _crop((args, kwargs), sizes)
+        spaces = list(_spaces([args, kwargs]))
+        first = spaces[0]
     call = _Call(getattr(func, "__name__", str(func)), args, kwargs)
     return _join(level_by_level(func, args, kwargs, first), spaces, call)
 
@@ -503,7 +507,7 @@ def _check_same_levels(first: ScaleSpace, other: ScaleSpace) -> None:
             f"operands have their axes of space at different places, {first.axes} and {other.axes}; permute one of them"
         )
     if not all(
-        m == n or 1 in (m, n)
+        m == n or 1 in (m, n) or abs(m - n) <= _leeway(first, k)
         for k in range(first.num_levels)
         for m, n in zip(first.sizes(k), other.sizes(k), strict=True)
     ):
@@ -511,6 +515,44 @@ def _check_same_levels(first: ScaleSpace, other: ScaleSpace) -> None:
             f"operands need levels of the same sizes, got {first.shapes} and {other.shapes}; give both "
             "branches the same strides, or bring them together with scalespaces.resample"
         )
+
+
+def _leeway(x: ScaleSpace, index: int) -> float:
+    """By how many samples the sizes of branches may differ: the borders of windows are wide where taps are spread."""
+    spacing = x.spacing(index)
+    return 2 * spacing if isinstance(spacing, float) and spacing > 1 + 1e-9 else 0.0
+
+
+def _common_sizes(spaces: list[ScaleSpace]) -> list[tuple[int, ...]] | None:
+    """The sizes to which all operands can be cropped at the end; None if there is nothing to crop."""
+    first, *others = [space for space in spaces if space.dims] or spaces[:1]
+    others = [other for other in others if other.axes == first.axes and other.ndim == first.ndim]
+    crop, sizes = False, []
+    for k in range(first.num_levels):
+        sizes.append(first.sizes(k))
+        if not _leeway(first, k):
+            continue
+        for other in others:
+            pairs = list(zip(sizes[k], other.sizes(k), strict=True))
+            if any(m != n and 1 not in (m, n) for m, n in pairs):
+                crop = True
+            sizes[k] = tuple(max(m, n) if 1 in (m, n) else min(m, n) for m, n in pairs)
+    return sizes if crop else None
+
+
+def _crop(value: Any, sizes: list[tuple[int, ...]]) -> Any:
+    if isinstance(value, ScaleSpace):
+        levels = list(value.levels)
+        for k, size in enumerate(sizes if value.dims == len(sizes[0]) else ()):
+            for axis, n in zip(value.axes, size, strict=True):
+                if levels[k].shape[axis] > n:
+                    levels[k] = levels[k].narrow(axis, 0, n)
+        return value.replace(tuple(levels))
+    if isinstance(value, list):
+        return [_crop(item, sizes) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_crop(item, sizes) for item in value)
+    return {key: _crop(item, sizes) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _join(results: list, spaces: list[ScaleSpace], call: _Call) -> Any:

@@ -87,7 +87,7 @@ class Converted(nn.Module):
         return output if return_levels else _map_spaces(output, self._pooled)
 
     def _pooled(self, x: ScaleSpace) -> Tensor:
-        if not x.dims and len(set(x.shapes)) > 1:
+        if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
             raise ConversionError(
                 f"an output whose levels have shapes {x.shapes} and no grids cannot be pooled over levels; take them "
                 "with return_levels=True"
