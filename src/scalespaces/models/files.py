@@ -22,7 +22,7 @@ from scalespaces.models.network import ScaleNetwork
 from scalespaces.models.registry import create
 
 FORMAT = 1
-_KEY = "scalespaces"  # of the one entry in the metadata of safetensors, whose values are strings
+_KEY = "scalespaces"  # the only entry of the metadata, whose order would differ from file to file
 _MOST_METADATA = 2**20  # characters
 _MOST_LEVELS = 64
 _FARTHEST = {False: 2.0**16, True: 2.0**8}  # standard deviation of the last level's blur in pixels; of a matrix base
@@ -87,7 +87,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         tensors = {name: (tuple(tensor.shape), kinds[tensor.dtype]) for name, tensor in state.items()}
         _compare(tensors, _skeleton(config).state_dict(), "the network differs from what its config builds")
     with replacing(path) as draft:
-        require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text, "format": "pt"})
+        require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text})
 
 
 @overload
@@ -113,9 +113,10 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
         torch.Size([1, 5])
     """
     path = Path(path)
-    if path.is_dir() or not path.exists():
-        kind = IsADirectoryError if path.is_dir() else FileNotFoundError
-        raise kind(f"expected a file, got {str(path)!r}, which {'is a folder' if path.is_dir() else 'does not exist'}")
+    if path.is_dir():
+        raise IsADirectoryError(f"expected a file, got {str(path)!r}, which is a folder")
+    if not path.is_file():  # a pipe might never end
+        raise FileNotFoundError(f"expected a file, got {str(path)!r}, which does not exist or is none")
     safetensors = require("safetensors", "files")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
