@@ -575,7 +575,8 @@ class TestPerLevel:
         ],
     )
     def test_makes_no_single_tensor(self, make):
-        with pytest.raises(TypeError, match=r"PerLevel\(9, 5, 4\).*x\.new_zeros"):
+        hint = r"PerLevel\(9, 5, 4\).*x\.new_zeros" if torch.__version__ >= "2.13" else "PerLevel"
+        with pytest.raises(TypeError, match=hint):  # older ones refuse by themselves, in words of their own
             make(PerLevel((9, 5, 4)))
 
     def test_each_level_gets_its_own(self):

@@ -769,7 +769,7 @@ REFUSALS: dict[type[Foreign], tuple[str, str]] = {
     ViT: ("merged", "pool space first"),
     Slices: ("samples of space", "convolutions, poolings and F.pad"),
     LinearOverSpace: ("for channels, but space is at", "permute the channels there first"),
-    Zeros: ("would make or change one tensor", "x.new_zeros"),
+    Zeros: ("PerLevel", "x.new_zeros"),
     FlattenAndLinear: ("merged", "pool space first"),
     Embedding: ("at level 1", "fewer levels"),
     Loops: ("cannot be used as one integer", "functions of the scale-space"),

@@ -134,20 +134,20 @@ def _conv_transpose(
     output_padding = _tuple(output_padding, dims)
     _check_upsampling(x, func)
 
-    def plain(level: Tensor, extra: Any = output_padding) -> Tensor:
+    def plain(level: Tensor, k: int = -x.first_level) -> Tensor:
+        extra = tuple(at_level(p, k) for p in output_padding)
         return func(level, weight, bias, stride, padding, extra, groups, dilation)
 
-    levels = [
-        plain(level, tuple(at_level(p, k) for p in output_padding)) if as_integer(x.spacing(k)) == 1 else None
-        for k, level in enumerate(x.levels)
-    ]
-    first = levels[-x.first_level]
+    zero = plain(x.level(0))
+    levels = []
     for k, level in enumerate(x.levels):
-        if levels[k] is None and first is not None:
-            size = [count(n, x.steps[k]) for n in first.shape[2:]]
-            levels[k] = transpose_spread(level, *_lattice(x, k), stride, plain, size)
+        if as_integer(x.spacing(k)) == 1:
+            levels.append(zero if k == -x.first_level else plain(level, k))
+        else:
+            size = [count(n, x.steps[k]) for n in zero.shape[2:]]
+            levels.append(transpose_spread(level, *_lattice(x, k), stride, plain, size))
     shift = [-(d * (n - 1) / 2 - p) / s for n, d, p, s in zip(weight.shape[2:], dilation, padding, stride, strict=True)]
-    return finer(x, tuple(level for level in levels if level is not None), [float(s) for s in stride], shift)
+    return finer(x, tuple(levels), [float(s) for s in stride], shift)
 
 
 def _check_upsampling(x: ScaleSpace, func: Callable) -> None:

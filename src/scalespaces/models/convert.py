@@ -376,6 +376,10 @@ def _describe(error: Exception, model: nn.Module) -> str:
             line = f", {frame.f_code.co_filename}:{number}" + (f": {code}" if code else "")
     notes = getattr(error, "__notes__", [])
     text = "\n".join([f"{called}{line}", f"{type(error).__name__}: {error}", *notes])
+    if "PerLevel" in text and "x.new_" not in text:
+        text += (
+            "\na size that differs between levels makes no single tensor: use x.new_zeros(...), not torch.zeros(...)"
+        )
     if notes:
         text += (
             "\nthe model must be able to take an image as small as that level, and space must be pooled before layers "
