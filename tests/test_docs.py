@@ -94,11 +94,14 @@ def test_what_a_page_cites_exists(page):
     assert problems(page.read_text(), page) == []
 
 
-def test_the_ten_lines_run():
-    (code,) = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)
+def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ten_lines, *others = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)
     names: dict = {}
-    exec(code, names)
+    exec(ten_lines, names)
     assert names["logits"](torch.rand(2, 3, 128, 96)).shape == (2, 10, 64, 48)
+    for code in others:
+        exec(code, {})
 
 
 @pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: page.name)
