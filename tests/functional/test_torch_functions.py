@@ -50,6 +50,7 @@ def assert_on_every_lattice(x: Any, function: Callable[[Any], Any], missing: int
         rtol, atol = (0.0, 0.0) if q == 1 else (1e-9, 1e-12)
         assert_close(part[common], expected[common], rtol=rtol, atol=atol)
         assert expected[common].numel() > 0
+        assert got.levels[k].isfinite().all()
     return got
 
 
@@ -73,6 +74,8 @@ SLIDING: dict[str, Callable[[Any], Any]] = {
     "max 2": lambda x: F.max_pool2d(x, 2),
     "max, ceil": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
     "max, ceil, padded": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "max, ceil, far apart": lambda x: F.max_pool2d(x, 2, 4, ceil_mode=True),
+    "avg, ceil, far apart": lambda x: F.avg_pool2d(x, (1, 2), 4, ceil_mode=True),
     "max, dilated": lambda x: F.max_pool2d(x, 2, 1, 1, 2),
     "avg": lambda x: F.avg_pool2d(x, 2),
     "avg 3": lambda x: F.avg_pool2d(x, 3, 2, 1),
