@@ -20,6 +20,7 @@ from scalespaces.functional import ScaleSpace
 from scalespaces.functional.conv import SCALE_PADDINGS
 from scalespaces.functional.lift import Sampling
 from scalespaces.functional.strict import strictly
+from scalespaces.models.card import Card
 from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePool
 from scalespaces.testing import equivariance_error
 from scalespaces.theory import Base, PaddingMode, check_base, check_choice, check_integer
@@ -59,6 +60,9 @@ class Converted(nn.Module):
         pool: from scale-spaces to tensors.
         config: the arguments of :func:`convert`, fit for JSON.
     """
+
+    card: Card
+    """What predictions need beside the network; may be set, and is saved with it."""
 
     def __init__(self, lift: Lift, model: nn.Module, pool: ScalePool, config: dict[str, Any]) -> None:
         super().__init__()

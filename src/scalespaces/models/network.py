@@ -13,6 +13,7 @@ from scalespaces.functional import ScaleSpace, feature_pyramid, resample
 from scalespaces.functional.conv import check_scale_padding
 from scalespaces.functional.lift import Sampling
 from scalespaces.functional.pool import WINDOWS
+from scalespaces.models.card import Card
 from scalespaces.nn import Lift
 from scalespaces.theory import Base, check_choice, check_integer
 
@@ -41,6 +42,8 @@ class ScaleNetwork(nn.Module):
 
     config: dict[str, Any]
     """Name and all arguments, set by :func:`~scalespaces.models.create`: ``create(**config)`` builds its like."""
+    card: Card
+    """What predictions need beside the network; may be set, and is saved with it."""
 
     def __init__(
         self,
