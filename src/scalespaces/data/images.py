@@ -2,12 +2,13 @@
 
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from scalespaces._extras import require
+from scalespaces.data.pixels import decode_file
 
 
 def read_image(file: str | Path, size: int | None = None) -> torch.Tensor:
@@ -21,17 +22,7 @@ def read_image(file: str | Path, size: int | None = None) -> torch.Tensor:
         - Output: :math:`(1, C, H, W)`, float32. Images of 8 bits become RGB, from 0 to 1; of 16 bits or floating point
           one channel, divided by its largest value
     """
-    pillow = require("PIL.Image", "plot")
-    try:
-        with Path(file).open("rb") as stream:
-            image = _decode(stream, pillow)
-    except OSError as error:
-        if error.strerror:  # of the file; without, what Pillow says of its contents
-            raise ValueError(f"cannot read {str(file)!r}: {error.strerror}") from error
-        raise ValueError(f"{str(file)!r} is not an image that Pillow reads: {error}") from error
-    except Exception as error:  # broken files make Pillow raise errors of every kind
-        raise ValueError(f"{str(file)!r} is not an image that Pillow reads: {error}") from error
-    return _centre(image, size)
+    return _centre(decode_file(file, _decode, "plot"), size)
 
 
 def photograph(size: int | None = None) -> torch.Tensor:
@@ -50,14 +41,14 @@ def photograph(size: int | None = None) -> torch.Tensor:
         >>> photograph(size=256).shape
         torch.Size([1, 3, 256, 256])
     """
-    with resources.files("scalespaces.data").joinpath("astronaut.jpg").open("rb") as stream:
-        return _centre(_decode(stream, require("PIL.Image", "plot")), size)
+    pillow, file = require("PIL.Image", "plot"), resources.files("scalespaces.data").joinpath("astronaut.jpg")
+    with file.open("rb") as stream, pillow.open(stream) as picture:
+        return _centre(_decode(picture), size)
 
 
-def _decode(stream: IO[bytes], pillow: Any) -> torch.Tensor:
-    with pillow.open(stream) as picture:
-        deep = picture.mode.startswith(("I", "F"))  # Pillow would clip these on their way to RGB
-        pixels = np.array(picture if deep else picture.convert("RGB"), dtype=np.float32)
+def _decode(picture: Any) -> torch.Tensor:
+    deep = picture.mode.startswith(("I", "F"))  # Pillow would clip these on their way to RGB
+    pixels = np.array(picture if deep else picture.convert("RGB"), dtype=np.float32)
     pixels = pixels[..., None] / (np.abs(pixels).max() or 1) if deep else pixels / 255
     return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
 

@@ -1,0 +1,123 @@
+"""Augmentation of the paper for PCam: on batches, on their device, keyed by (seed, epoch, sample)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalespaces._extras import require
+from scalespaces.data.keys import keyed_generator
+from scalespaces.data.pixels import to_unit
+
+
+@dataclass(frozen=True)
+class PCamAugment:
+    r"""The paper's augmentation of patches: flips, rotations, jitter and colour, after Liu et al. (2017).
+
+    Rotations are by quarter turns, which with flips are the eight symmetries of the square; jitter moves a patch by
+    whole pixels, with reflection at its borders. So every pixel stays one of the patch's. Colours change as with
+    TensorFlow's ``random_*`` functions, in the order of the list; values are kept in [0, 1] after each. What a sample
+    gets is a function of the seed, the epoch and its index alone.
+
+    Args:
+        seed: of the experiment.
+        jitter: up to this many pixels, along each axis.
+        brightness: :math:`x + b`, :math:`|b|` up to this.
+        saturation: :math:`\times (1 + s)` in HSV, :math:`|s|` up to this.
+        hue: turn of the colours, as a part of the circle, up to this.
+        contrast: :math:`m + (1 + c)(x - m)` around each channel's mean :math:`m`, :math:`|c|` up to this.
+
+    Shape:
+        - images: :math:`(B, 3, N, N)`, uint8 or floating point in [0, 1]
+        - Output: the same, floating point in [0, 1]
+
+    Example:
+        >>> augment = PCamAugment(seed=1)
+        >>> augment(torch.zeros(2, 3, 96, 96, dtype=torch.uint8), indices=[17, 4], epoch=3).shape
+        torch.Size([2, 3, 96, 96])
+    """
+
+    seed: int = 0
+    jitter: int = 8
+    brightness: float = 64 / 255
+    saturation: float = 0.25
+    hue: float = 0.04
+    contrast: float = 0.75
+
+    def __call__(self, images: Tensor, indices: Tensor | Sequence[int], epoch: int) -> Tensor:
+        """Augment a batch, whose samples have these indices in their dataset."""
+        if len(indices) != len(images):
+            raise ValueError(f"one index for each of {len(images)} images is needed, got {len(indices)}")
+        places, colours = self.draw(indices, epoch)
+        moved = move(images, places.to(images.device, non_blocking=True))
+        return recolour(to_unit(moved), *colours.to(images.device, torch.float32, non_blocking=True).unbind(1))
+
+    def draw(self, indices: Tensor | Sequence[int], epoch: int) -> tuple[Tensor, Tensor]:
+        """What each sample gets in an epoch, on the CPU.
+
+        Returns:
+            ``(B, 4)`` integers: quarter turns, flip, rows and columns to move by; and ``(B, 4)`` floats: brightness,
+            saturation, hue and contrast.
+        """
+        deltas = np.array([self.brightness, self.saturation, self.hue, self.contrast])
+        places, colours = np.empty((len(indices), 4), np.int64), np.empty((len(indices), 4))
+        for row, index in enumerate(indices.tolist() if isinstance(indices, Tensor) else indices):
+            generator = keyed_generator(self.seed, epoch, index)
+            places[row, :2] = generator.integers([4, 2])
+            places[row, 2:] = generator.integers(-self.jitter, self.jitter + 1, 2)
+            colours[row] = generator.uniform(-deltas, deltas)
+        return torch.from_numpy(places), torch.from_numpy(colours)
+
+
+def move(images: Tensor, places: Tensor) -> Tensor:
+    """Move, turn and flip each image of a batch: whole pixels, reflection at the borders.
+
+    Args:
+        images: ``(B, C, N, N)``.
+        places: ``(B, 4)``: counter-clockwise quarter turns, whether to flip left to right after them, and rows and
+            columns to move the content down and right by, before them.
+    """
+    side = images.shape[-1]
+    if images.shape[-2] != side:
+        raise ValueError(f"quarter turns need square images, got {images.shape[-1]} x {images.shape[-2]}")
+    turns, flip, down, right = (column[:, None, None] for column in places.unbind(1))
+    row = torch.arange(side, device=images.device)[:, None]
+    column = row.T
+    column = torch.where(flip == 1, side - 1 - column, column)
+    last = side - 1
+    # Where the pixel at (row, column) comes from, for each number of quarter turns.
+    sources = [(row, column), (column, last - row), (last - row, last - column), (last - column, row)]
+    i = sum((turns == t) * source[0] for t, source in enumerate(sources))
+    j = sum((turns == t) * source[1] for t, source in enumerate(sources))
+    flat = _reflect(i - down, side) * side + _reflect(j - right, side)
+    index = flat.flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, index).view(images.shape)
+
+
+def _reflect(index: Tensor, side: int) -> Tensor:
+    last = max(side - 1, 1)
+    return (last - (last - index.remainder(2 * last)).abs()).clamp(max=side - 1)
+
+
+def recolour(images: Tensor, brightness: Tensor, saturation: Tensor, hue: Tensor, contrast: Tensor) -> Tensor:
+    """Change the colours of each image of a batch; zeros change nothing.
+
+    Args:
+        images: ``(B, 3, H, W)`` in [0, 1].
+        brightness: ``(B,)``, what is added.
+        saturation: ``(B,)``, by how much more than 1 the saturation is multiplied.
+        hue: ``(B,)``, turn, in parts of the circle.
+        contrast: ``(B,)``, by how much more than 1 differences from the channel's mean are multiplied.
+    """
+    enhance, colour = require("kornia.enhance", "train"), require("kornia.color", "train")
+    hsv = colour.rgb_to_hsv(enhance.adjust_brightness(images, brightness))
+    hsv = enhance.adjust_hue_raw(enhance.adjust_saturation_raw(hsv, 1 + saturation), 2 * math.pi * hue)
+    images = colour.hsv_to_rgb(hsv)
+    # kornia's own takes the mean of the grey image; TensorFlow's, each channel's.
+    mean = images.mean((-2, -1), keepdim=True)
+    return (mean + (1 + contrast)[:, None, None, None] * (images - mean)).clamp(0, 1)

@@ -1,0 +1,139 @@
+"""Random numbers as a function of (seed, epoch, sample), whatever the order, the worker and the process."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+
+def keyed_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """The generator of all that is random about a sample in an epoch: the same key gives the same numbers, always.
+
+    Args:
+        seed: of the experiment, at least 0.
+        epoch: at least 0.
+        index: of the sample in its dataset.
+
+    Example:
+        >>> keyed_generator(0, 3, 14).integers(100) == keyed_generator(0, 3, 14).integers(100)
+        np.True_
+    """
+    return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=(int(epoch), int(index))))
+
+
+class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
+    """Images with their labels or masks, whose random numbers are keyed by (seed, epoch, sample).
+
+    Images are uint8 tensors ``(C, H, W)``: four times less to move than float32. Make them float on the device, whole
+    batches at a time, with :func:`~scalespaces.data.to_unit`.
+
+    Args:
+        seed: of crops and flips, where the dataset makes any.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        # Shared, so that loaders' persistent workers see it change.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that keys the random numbers."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Key the random numbers by this epoch from now on, in the workers of loaders too."""
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self._epoch.fill_(epoch)
+
+    def generator(self, index: int) -> np.random.Generator:
+        """The generator of a sample in this epoch."""
+        return keyed_generator(self.seed, self.epoch, index)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
+class Indexed(Dataset[tuple[Tensor, Tensor, int]]):
+    """A dataset whose samples carry their index, by which augmentation on the device is keyed.
+
+    Example:
+        >>> images, labels = torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.arange(5)
+        >>> Indexed(ArrayImages(images, labels))[3][1:]
+        (tensor(3), 3)
+    """
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self.dataset = dataset
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hand the epoch on."""
+        self.dataset.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        image, target = self.dataset[index]
+        return image, target, range(len(self))[index]
+
+
+class ArrayImages(ImageDataset):
+    """Images in memory.
+
+    Args:
+        images: ``(N, C, H, W)`` or ``(N, H, W)``, uint8.
+        labels: ``(N,)``, from 0 on.
+        num_classes: labels must be below; not checked when left out.
+        scales: ``(N,)``, at what scale each image shows its object, if that is known.
+
+    Example:
+        >>> dataset = ArrayImages(torch.zeros(5, 8, 8, dtype=torch.uint8), torch.arange(5))
+        >>> image, label = dataset[2]
+        >>> image.shape, label
+        (torch.Size([1, 8, 8]), tensor(2))
+    """
+
+    def __init__(
+        self,
+        images: Tensor | np.ndarray,
+        labels: Tensor | np.ndarray,
+        num_classes: int | None = None,
+        scales: Tensor | np.ndarray | None = None,
+    ) -> None:
+        super().__init__()
+        images, labels = torch.as_tensor(images), torch.as_tensor(labels)
+        images = images.unsqueeze(1) if images.ndim == 3 else images
+        if images.ndim != 4 or images.dtype != torch.uint8:
+            raise ValueError(f"images are uint8 of (N, C, H, W) or (N, H, W), got {images.dtype} {tuple(images.shape)}")
+        if labels.shape != images.shape[:1]:
+            raise ValueError(f"one label for each of {len(images)} images is needed, got {tuple(labels.shape)}")
+        check_labels(labels.numpy(), num_classes, "the labels")
+        self.images, self.labels = images, labels.long()
+        self.scales = None if scales is None else torch.as_tensor(scales)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+
+def check_labels(labels: np.ndarray, num_classes: int | None, where: str) -> None:
+    """Refuse labels that are no class numbers, and say which."""
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"{where} must be whole numbers, got {labels.dtype}")
+    bad = (labels < 0) if num_classes is None else (labels < 0) | (labels >= num_classes)
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        limit = "0 on" if num_classes is None else f"0 to {num_classes - 1}"
+        raise ValueError(
+            f"{where} must be from {limit}, got {labels[first]} at {first[0] if len(first) == 1 else first} "
+            f"and {int(bad.sum()) - 1} more"
+        )

@@ -1,0 +1,140 @@
+"""Random numbers are a function of (seed, epoch, sample): not of the order, the workers or the process."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from scalespaces.data import ArrayImages, Indexed, MaskFolders, keyed_generator
+
+image_module = pytest.importorskip("PIL.Image")
+
+forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+keys = st.tuples(*[st.integers(0, 2**40)] * 3)
+
+
+@pytest.fixture
+def scenes(tmp_path) -> MaskFolders:
+    """Images whose pixels tell where they are, and masks that agree with them."""
+    generator = np.random.default_rng(0)
+    for name in "abcdefg":
+        ids = generator.integers(0, 200, (20, 30), dtype=np.uint8)
+        for folder, pixels in (("images", np.stack([ids] * 3, -1)), ("masks", ids)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            image_module.fromarray(pixels).save(tmp_path / folder / f"{name}.png")
+    return MaskFolders(tmp_path / "images", tmp_path / "masks", 200, crop=(9, 12), flip=True, seed=3)
+
+
+@given(keys, keys)
+def test_equal_keys_equal_numbers_other_keys_others(a, b):
+    draws = [keyed_generator(*key).integers(0, 2**60, 4) for key in (a, a, b)]
+    assert np.array_equal(draws[0], draws[1])
+    assert np.array_equal(draws[0], draws[2]) == (a == b)
+
+
+def test_large_seeds_do_not_run_into_epochs():
+    a, b = keyed_generator(2**32, 5, 0), keyed_generator(0, 1, 5)
+    assert a.integers(2**60) != b.integers(2**60)
+
+
+def test_crops_of_image_and_mask_are_the_same_and_lie_inside(scenes):
+    plain = MaskFolders(scenes.root, scenes.root.parent / "masks", 200)
+    for i in range(len(scenes)):
+        image, mask = scenes[i]
+        whole = plain[i][1].numpy()
+        assert torch.equal(image[0].long(), mask)
+        windows = np.lib.stride_tricks.sliding_window_view(whole, (9, 12))
+        assert any((windows == m.numpy()).all((2, 3)).any() for m in (mask, mask.flip(-1)))
+
+
+def test_crops_reach_every_place_and_flip_half(scenes):
+    scenes.crop = (19, 30)
+    whole = MaskFolders(scenes.root, scenes.root.parent / "masks", 200)[0][1]
+    seen = []
+    for epoch in range(60):
+        scenes.set_epoch(epoch)
+        mask = scenes[0][1]
+        places = [(top, flip) for top in (0, 1) for flip in (0, 1) if torch.equal(_cut(whole, top, flip), mask)]
+        seen += places
+    assert len(seen) == 60
+    assert all(seen.count((top, flip)) > 5 for top in (0, 1) for flip in (0, 1))
+
+
+def _cut(whole, top, flip):
+    part = whole[top : top + 19]
+    return part.flip(-1) if flip else part
+
+
+@forking
+def test_order_workers_and_pickling_do_not_matter(scenes):
+    scenes.set_epoch(2)
+    expected = [scenes[i] for i in range(len(scenes))]
+    assert torch.equal(scenes[-1][0], expected[-1][0])
+    backwards = [scenes[i] for i in reversed(range(len(scenes)))][::-1]
+    copied = pickle.loads(pickle.dumps(scenes))
+    loaded = list(DataLoader(scenes, batch_size=None, num_workers=2))
+    for other in (backwards, [copied[i] for i in range(len(scenes))], loaded):
+        for (image, mask), (image_, mask_) in zip(expected, other, strict=True):
+            assert torch.equal(image, image_)
+            assert torch.equal(mask, mask_)
+
+
+@forking
+def test_persistent_workers_see_the_epoch(scenes):
+    dataset = Indexed(scenes)
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
+    images = torch.empty(0)
+    for epoch in (0, 7):
+        dataset.set_epoch(epoch)
+        images = torch.cat([batch[0] for batch in loader])
+        assert torch.equal(images, torch.stack([image for image, _ in scenes]))
+    scenes.set_epoch(0)
+    assert not torch.equal(images, torch.stack([image for image, _ in scenes]))
+
+
+def test_datasets_end(scenes):
+    assert len(list(scenes)) == 7
+    with pytest.raises(IndexError):
+        scenes[7]
+    with pytest.raises(ValueError, match=r"epoch must be at least 0, got -1"):
+        scenes.set_epoch(-1)
+
+
+def test_indexed_samples_carry_their_index():
+    images = torch.arange(4, dtype=torch.uint8)[:, None, None].expand(4, 2, 2)
+    labels = torch.tensor([3, 1, 0, 2])
+    dataset = Indexed(ArrayImages(images, labels, 4))
+    order = torch.tensor([2, 0, 3, 1])
+    pictures, classes, indices = next(iter(DataLoader(dataset, batch_size=4, sampler=order.tolist())))
+    assert torch.equal(indices, order)
+    assert torch.equal(classes, labels[order])
+    assert torch.equal(pictures[:, 0, 0, 0].long(), order)
+    assert dataset[-1][2] == 3
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (np.zeros((2, 4, 4), np.float32), np.zeros(2, np.int64), "images are uint8"),
+        (np.zeros((2, 4), np.uint8), np.zeros(2, np.int64), r"\(N, C, H, W\)"),
+        (np.zeros((2, 4, 4), np.uint8), np.zeros(3, np.int64), "one label for each of 2 images"),
+        (np.zeros((2, 4, 4), np.uint8), np.array([0, 10]), "from 0 to 9, got 10 at 1 and 0 more"),
+        (np.zeros((2, 4, 4), np.uint8), np.array([-1, 0]), "got -1 at 0"),
+        (np.zeros((2, 4, 4), np.uint8), np.array([0.5, 0]), "whole numbers"),
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_are_refused(images, labels, message):
+    with pytest.raises(ValueError, match=message):
+        ArrayImages(images, labels, 10)
+
+
+def test_nothing_needs_the_folder_it_was_made_in(scenes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    relative = MaskFolders(Path("images"), Path("masks"), 200)
+    assert len(relative) == 7
