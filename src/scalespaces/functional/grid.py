@@ -133,13 +133,14 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
         weight = (position - low).to(x.dtype).reshape([-1] + [1] * (x.ndim - axis - 1))
         low = low.long()
 
-    def read(index: Tensor) -> Tensor:
-        return take(x, axis, within(index, n, step))
-
-    def between(index: Tensor) -> Tensor:
-        return read(index) if weight is None else torch.lerp(read(index), read(index + 1), weight)
-
-    return torch.lerp(between(low), between(low + step), fraction) if fraction else between(low)
+    shifts = [0] if weight is None else [0, 1]
+    shifts += [shift + step for shift in shifts] if fraction else []
+    # One gather for all neighbours: of several, torch 2.13 compiles the gradients into a sum taken too early.
+    index = torch.cat([within(low + shift, n, step) for shift in shifts])
+    near = list(take(x, axis, index).unflatten(axis, (len(shifts), size)).unbind(axis))
+    if weight is not None:
+        near = [torch.lerp(a, b, weight) for a, b in zip(near[::2], near[1::2], strict=True)]
+    return torch.lerp(near[0], near[1], fraction) if fraction else near[0]
 
 
 def hold(x: Tensor, axis: int, ratio: float, size: int) -> Tensor:
