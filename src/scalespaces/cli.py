@@ -558,7 +558,7 @@ def _add_data_fetch(tasks: Any) -> None:
     add("name", nargs="?", metavar="NAME", help="the dataset")
     add("--to", metavar="FOLDER", help="where the files go (default: data/NAME)")
     add("--mirror", metavar="URL", help="folder on another server with the same files")
-    add("--force", action="store_true", help="download again what is there")
+    add("--force", action="store_true", help="replace what is there with another checksum")
 
 
 def _run_data_fetch(args: argparse.Namespace) -> None:

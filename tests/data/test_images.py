@@ -45,5 +45,5 @@ def test_files_are_read_as_they_are(tmp_path):
     image = read_image(tmp_path / "small.png")
     assert_close(image[0].permute(1, 2, 0) * 255, torch.from_numpy(values).float())
     assert read_image(tmp_path / "small.png", 3).shape == (1, 3, 3, 3)
-    with pytest.raises(ValueError, match="cannot read"):
+    with pytest.raises(ValueError, match=r"cannot read"):
         read_image(tmp_path / "missing.png")

@@ -11,7 +11,14 @@ import numpy as np
 
 from scalespaces.data import cityscapes, pcam
 from scalespaces.data.cityscapes import Cityscapes
-from scalespaces.data.folders import ClassFolders, ImageFiles, LabelledFolder, MaskFolders, image_files
+from scalespaces.data.folders import (
+    ClassFolders,
+    ImageFiles,
+    LabelledFolder,
+    MaskFolders,
+    NothingLeftError,
+    image_files,
+)
 from scalespaces.data.idx import read_idx, read_idx_images
 from scalespaces.data.pixels import read_pixels
 from scalespaces.data.progress import progress
@@ -77,8 +84,12 @@ def check(path: str | Path, *, table: str | Path | None = None, num_classes: int
 def _check_file(path: Path) -> Report:
     if path.suffix in (".h5", ".hdf5"):
         report = Report("HDF5 file")
-        with pcam.open_h5(path) as file:
-            parts = [part for part in "xy" if part in file]
+        try:
+            with pcam.open_h5(path) as file:
+                parts = [part for part in "xy" if part in file]
+        except ValueError as error:
+            report.problems.append(f"{path}: {_without(error, path)}")
+            return report
         if not parts:
             report.problems.append(f"{path}: has neither a dataset x nor y")
         for part in parts:
@@ -183,6 +194,10 @@ def _collect(report: Report, name: str, make: Callable[[], ImageFiles]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what was left out is in the report
             dataset = make()
+    except NothingLeftError as error:
+        report.problems += [f"{file}: {reason}" for file, reason in error.skipped.items()]
+        report.problems += [] if error.skipped else [f"{name}: {error}"]
+        return
     except (ValueError, OSError) as error:
         report.problems.append(f"{name}: {error}")
         return

@@ -81,7 +81,7 @@ def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bo
         name: ``"mnist"``, ``"fashion-mnist"`` or ``"pcam"``.
         folder: where the files go.
         mirror: address of another folder with the same files.
-        force: download what is there again.
+        force: replace files that are there with another checksum, and download unpacked ones again.
 
     Returns:
         The paths of the files.
@@ -101,8 +101,7 @@ def _fetch_file(urls: tuple[str, ...], path: Path, md5: str, unpack: bool, force
         if not unpack and _md5(final) != md5:
             raise FileExistsError(f"{str(final)!r} exists, with another checksum; move it or use force to replace it")
         return final  # unpacked files are in place only if the checksum was right
-    if force or not (path.exists() and _md5(path) == md5):
-        path.unlink(missing_ok=True)
+    if not (path.exists() and _md5(path) == md5):
         _download(urls, prepare(path), md5)
     if unpack:
         _unpack(path, final)

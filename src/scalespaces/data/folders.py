@@ -20,6 +20,14 @@ from scalespaces.data.progress import progress
 OnError = Literal["raise", "skip"]
 
 
+class NothingLeftError(ValueError):
+    """A dataset without samples, and what was left out of it: file and reason."""
+
+    def __init__(self, message: str, skipped: dict[str, str]) -> None:
+        super().__init__(message)
+        self.skipped = skipped
+
+
 class ImageFiles(ImageDataset):
     """Images in files, each with what :meth:`load` makes of it.
 
@@ -54,7 +62,8 @@ class ImageFiles(ImageDataset):
             more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
             raise ValueError(f"{file!r} {reason}{more}; on_error='skip' leaves such files out")
         if not self.samples:
-            raise ValueError(f"no images in {str(root)!r}; files that end in {', '.join(SUFFIXES)} are looked for")
+            looked = f"files that end in {', '.join(SUFFIXES)} are looked for"
+            raise NothingLeftError(f"no images in {str(root)!r} can be used; {looked}", self.skipped)
 
     def _skip_unreadable(self) -> None:
         readable = []

@@ -182,7 +182,7 @@ def _street(generator: np.random.Generator, size: tuple[int, int]) -> tuple[np.n
         inside = (np.abs(columns - centre) < wide * near / 2) & (rows < foot) & (rows > foot - high * near)
         paint(name, inside)
     paint("car", (rows > 0.97) & (middle < 0.2))
-    ids[rows > 0.99] = 1  # "ego vehicle", which no class is
+    ids[-max(1, height // 64) :] = 1  # "ego vehicle", which no class is
     palette = np.zeros((34, 3))
     palette[1] = 20
     palette[list(CLASSES.values())] = [_COLOURS[name] for name in CLASSES]

@@ -1,0 +1,116 @@
+"""PCam's augmentation against the same done pixel by pixel, and as a function of (seed, epoch, sample)."""
+
+import colorsys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from scalespaces.data import PCamAugment
+from scalespaces.data.augment import move, recolour
+
+pytest.importorskip("kornia")
+images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 3, 24, 24), dtype=np.uint8))
+
+
+def naive_move(image: np.ndarray, turns: int, flip: int, down: int, right: int) -> np.ndarray:
+    """Pad by reflection and cut what moved, then turn, then flip; (C, N, N)."""
+    padded = np.pad(image, [(0, 0), (9, 9), (9, 9)], mode="reflect")
+    n = image.shape[-1]
+    moved = padded[:, 9 - down : 9 - down + n, 9 - right : 9 - right + n]
+    turned = np.rot90(moved, turns, (1, 2))
+    return turned[..., ::-1] if flip else turned
+
+
+def naive_recolour(pixels: np.ndarray, brightness: float, saturation: float, hue: float, contrast: float) -> np.ndarray:
+    """TensorFlow's adjust_brightness, _saturation, _hue and _contrast, one pixel after the other; (3, H, W)."""
+    result = np.empty_like(pixels)
+    for i, j in np.ndindex(*pixels.shape[1:]):
+        h, s, v = colorsys.rgb_to_hsv(*np.clip(pixels[:, i, j] + brightness, 0, 1))
+        result[:, i, j] = colorsys.hsv_to_rgb((h + hue) % 1, min(s * (1 + saturation), 1), v)
+    mean = result.mean((1, 2), keepdims=True)
+    return np.clip((result - mean) * (1 + contrast) + mean, 0, 1)
+
+
+@given(st.lists(st.tuples(*(st.integers(*b) for b in [(0, 3), (0, 1), (-8, 8), (-8, 8)])), min_size=6, max_size=6))
+def test_moves_are_whole_pixels(places):
+    moved = move(images, torch.tensor(places))
+    for image, place, got in zip(images, places, moved, strict=True):
+        np.testing.assert_array_equal(got, naive_move(image.numpy(), *place))
+
+
+def test_the_eight_symmetries():
+    places = torch.tensor([[turns, flip, 0, 0] for turns in range(4) for flip in range(2)])
+    moved = move(images[:1].expand(8, -1, -1, -1), places)
+    assert len({image.numpy().tobytes() for image in moved}) == 8
+
+
+delta = st.floats(-1, 1, width=32)
+
+
+@given(delta, delta, delta, delta)
+def test_colours_change_as_with_tensorflow(brightness, saturation, hue, contrast):
+    deltas = np.array([brightness * 64 / 255, saturation * 0.25, hue * 0.04, contrast * 0.75])
+    pixels = images[:2, :, :6, :6].double() / 255
+    got = recolour(pixels, *(torch.tensor([d, 0.0]).double() for d in deltas))
+    np.testing.assert_allclose(got[0], naive_recolour(pixels[0].numpy(), *deltas), atol=1e-6)
+    assert_close(got[1], pixels[1], rtol=0, atol=1e-6)
+
+
+def test_a_batch_is_augmented_as_its_draws_say():
+    augment = PCamAugment(seed=5)
+    indices = torch.tensor([3, 1, 4, 159, 2, 6])
+    places, colours = augment.draw(indices, epoch=2)
+    out = augment(images, indices, epoch=2)
+    assert out.dtype == torch.float32
+    for image, place, colour, got in zip(images, places.tolist(), colours.numpy(), out, strict=True):
+        expected = naive_recolour(naive_move(image.numpy(), *place) / 255, *colour)
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_samples_depend_on_seed_epoch_and_index_alone():
+    augment = PCamAugment(seed=5)
+    together = augment(images, range(6), epoch=1)
+    order = [4, 0, 5]
+    assert_close(augment(images[order], order, epoch=1), together[order], rtol=0, atol=0)
+    state = torch.get_rng_state()
+    assert_close(PCamAugment(seed=5)(images, torch.arange(6), epoch=1), together, rtol=0, atol=0)
+    for other in (
+        PCamAugment(seed=6)(images, range(6), 1),
+        augment(images, range(6), 2),
+        augment(images, range(1, 7), 1),
+    ):
+        assert all(not torch.equal(a, b) for a, b in zip(other, together, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_draws_fill_the_papers_ranges():
+    places, colours = PCamAugment().draw(range(4000), epoch=0)
+    turns, flip, down, right = places.T
+    for column, values in ((turns, range(4)), (flip, range(2)), (down, range(-8, 9)), (right, range(-8, 9))):
+        share = 1 / len(values)
+        counts = [(column == value).double().mean().item() for value in values]
+        assert sum(counts) == pytest.approx(1)
+        assert counts == pytest.approx([share] * len(values), abs=0.03)
+    for column, limit in zip(colours.T, (64 / 255, 0.25, 0.04, 0.75), strict=True):
+        assert column.abs().max() <= limit
+        assert column.max() > 0.99 * limit
+        assert column.min() < -0.99 * limit
+        assert column.mean().abs() < 0.03 * limit
+
+
+def test_nothing_to_do_is_nothing_done():
+    still = PCamAugment(jitter=0, brightness=0, saturation=0, hue=0, contrast=0)
+    places, _ = still.draw(range(6), 0)
+    expected = move(images, places).float() / 255
+    assert_close(still(images, range(6), 0), expected, rtol=0, atol=1e-6)
+
+
+def test_wrong_batches_are_refused():
+    with pytest.raises(ValueError, match=r"one index for each of 6 images is needed, got 5"):
+        PCamAugment()(images, range(5), 0)
+    with pytest.raises(ValueError, match=r"quarter turns need square images, got 23 x 24"):
+        PCamAugment()(images[..., :23], range(6), 0)

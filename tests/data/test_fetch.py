@@ -1,0 +1,210 @@
+"""Downloads from a server on the loopback: whole, resumed, checked, or refused with a reason."""
+
+import gzip
+import hashlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalespaces.data import fetch
+from scalespaces.data.fetch import BY_HAND, REMOTES, Remote
+
+pytest.importorskip("pooch")
+
+DATA = bytes(range(256)) * 4000
+PACKED = gzip.compress(DATA, mtime=0)
+
+
+class Server(ThreadingHTTPServer):
+    """Files in memory; may ignore ranges, break off after so many bytes, or claim that files are encoded."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {"/d/a.bin": DATA, "/d/b.h5.gz": PACKED}
+        self.ranges, self.break_after, self.encoding = True, 0, ""
+        self.requests: list[tuple[str, str | None]] = []
+        self.sent = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/d"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Any
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.requests.append((self.path, asked))
+        body = self.server.files.get(self.path)
+        if body is None:
+            self.send_error(404)
+            return
+        start = 0
+        if asked and self.server.ranges:
+            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(body):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(body)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+        self.send_response(206 if asked and self.server.ranges else 200)
+        if asked and self.server.ranges:
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        if self.server.encoding:
+            self.send_header("Content-Encoding", self.server.encoding)
+        self.send_header("Content-Length", str(len(body) - start))
+        self.end_headers()
+        end = start + self.server.break_after if self.server.break_after else len(body)
+        self.wfile.write(body[start:end])
+        self.server.sent += len(body[start:end])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch):
+    md5 = {name: hashlib.md5(data).hexdigest() for name, data in (("a.bin", DATA), ("b.h5.gz", PACKED))}
+    monkeypatch.setitem(REMOTES, "plain", Remote("", ("http://127.0.0.1:9/",), {"a.bin": md5["a.bin"]}))
+    monkeypatch.setitem(REMOTES, "packed", Remote("", ("http://127.0.0.1:9/",), {"b.h5.gz": md5["b.h5.gz"]}, True))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_downloaded_once(server, tmp_path):
+    for mirror in (server.url, server.url + "/"):
+        (path,) = fetch("plain", tmp_path / "new" / "folder", mirror=mirror)
+        assert path.read_bytes() == DATA
+    assert names(path.parent) == ["a.bin"]
+    assert server.requests == [("/d/a.bin", None)]
+    fetch("plain", path.parent, mirror=server.url, force=True)
+    assert len(server.requests) == 1
+
+
+def test_packed_files_are_unpacked(server, tmp_path):
+    (path,) = fetch("packed", tmp_path, mirror=server.url)
+    assert (path.name, path.read_bytes()) == ("b.h5", DATA)
+    assert names(tmp_path) == ["b.h5"]
+    fetch("packed", tmp_path, mirror=server.url)
+    assert len(server.requests) == 1
+    fetch("packed", tmp_path, mirror=server.url, force=True)
+    assert len(server.requests) == 2
+    path.unlink()
+    (tmp_path / "b.h5.gz").write_bytes(PACKED)  # downloaded, and stopped before it was unpacked
+    fetch("packed", tmp_path, mirror=server.url)
+    assert len(server.requests) == 2
+    assert names(tmp_path) == ["b.h5"]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_download_goes_on_where_it_stopped(server, tmp_path, ranges):
+    server.ranges, server.break_after = ranges, 600_000
+    with pytest.raises(OSError, match=r"cannot download a.bin; http://.*run it again to go on where it stopped"):
+        fetch("plain", tmp_path, mirror=server.url)
+    assert names(tmp_path) == ["a.bin.part"]
+    part = (tmp_path / "a.bin.part").stat().st_size
+    assert 0 < part <= 600_000
+    server.break_after = 0
+    (path,) = fetch("plain", tmp_path, mirror=server.url)
+    assert path.read_bytes() == DATA
+    assert server.requests[1] == ("/d/a.bin", f"bytes={part}-")
+    assert server.sent == 600_000 + (len(DATA) - part if ranges else len(DATA))
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_a_download_that_was_whole_already_is_taken(server, tmp_path):
+    (tmp_path / "a.bin.part").write_bytes(DATA)
+    (path,) = fetch("plain", tmp_path, mirror=server.url)
+    assert path.read_bytes() == DATA
+    assert server.sent == 0
+
+
+def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
+    server.files["/d/a.bin"] = DATA[:-1] + b"!"
+    with pytest.raises(OSError, match=r"its checksum is wrong"):
+        fetch("plain", tmp_path, mirror=server.url)
+    assert names(tmp_path) == []
+    server.files["/d/a.bin"] = DATA
+    (tmp_path / "a.bin.part").write_bytes(b"what somebody else began")
+    with pytest.raises(OSError, match=r"its checksum is wrong"):
+        fetch("plain", tmp_path, mirror=server.url)
+    assert fetch("plain", tmp_path, mirror=server.url)[0].read_bytes() == DATA
+
+
+def test_what_is_there_is_not_overwritten(server, tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match=r"a.bin' exists, with another checksum"):
+        fetch("plain", tmp_path, mirror=server.url)
+    assert (tmp_path / "a.bin").read_bytes() == b"mine"
+    assert server.requests == []
+    assert fetch("plain", tmp_path, mirror=server.url, force=True)[0].read_bytes() == DATA
+
+
+def test_a_failed_replacement_keeps_what_is_there(server, tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"mine")
+    server.files.clear()
+    with pytest.raises(OSError, match=r"404"):
+        fetch("plain", tmp_path, mirror=server.url, force=True)
+    assert (tmp_path / "a.bin").read_bytes() == b"mine"
+
+
+def test_servers_that_call_files_encoded(server, tmp_path):
+    server.encoding = "gzip"
+    assert fetch("packed", tmp_path, mirror=server.url)[0].read_bytes() == DATA
+
+
+def test_files_that_are_not_there(server, tmp_path):
+    with pytest.raises(OSError, match=r"a.bin: the server says 404 Not Found"):
+        fetch("plain", tmp_path, mirror=server.url + "/elsewhere")
+    assert names(tmp_path) == []
+
+
+def test_no_network(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(OSError, match=rf"cannot download a.bin; http://127.0.0.1:{port}/a.bin: .*refused"):
+        fetch("plain", tmp_path, mirror=f"http://127.0.0.1:{port}")
+
+
+def test_the_second_place_is_tried_when_the_first_fails(server, tmp_path, monkeypatch):
+    remote = REMOTES["plain"]
+    monkeypatch.setitem(REMOTES, "plain", Remote("", (f"{server.url}/elsewhere/", f"{server.url}/"), remote.files))
+    assert fetch("plain", tmp_path)[0].read_bytes() == DATA
+
+
+def test_names():
+    with pytest.raises(ValueError, match=r"no dataset is called 'imagenet'; there are mnist, fashion-mnist, pcam"):
+        fetch("imagenet", "data")
+    with pytest.raises(ValueError, match=r"register at https://www.cityscapes-dataset.com"):
+        fetch("cityscapes", "data")
+
+
+def test_the_registry_is_well_formed():
+    for name, remote in REMOTES.items():
+        assert remote.urls
+        assert all(re.fullmatch(r"https?://.*/", url) for url in remote.urls)
+        assert all(re.fullmatch(r"[0-9a-f]{32}", md5) for md5 in remote.files.values())
+        assert len(set(remote.files.values())) == len(remote.files)
+        assert name not in BY_HAND

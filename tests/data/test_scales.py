@@ -1,0 +1,235 @@
+"""IDX files, splits and the sets of scales."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalespaces.data import (
+    digits,
+    mnist_scale,
+    read_idx,
+    read_idx_images,
+    rescale,
+    source_images,
+    unseen_scales,
+    write_idx,
+    write_sets,
+)
+from scalespaces.data.scales import rescale_all, split_classes
+
+pytest.importorskip("PIL.Image")
+pytest.importorskip("sklearn")
+
+
+# --- IDX -------------------------------------------------------------------------------------------------------------
+
+
+def test_idx_as_its_description_says(tmp_path):
+    """Two zero bytes, the type, the number of axes, their sizes from the high byte on, the data."""
+    file = tmp_path / "a"
+    file.write_bytes(bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 255]))
+    assert read_idx(file).tolist() == [[1, 2, 3], [4, 5, 255]]
+    file.write_bytes(bytes([0, 0, 0x0C, 1, 0, 0, 0, 1, 0, 0, 1, 2]))
+    assert read_idx(file).tolist() == [258]
+    file.write_bytes(gzip.compress(bytes([0, 0, 0x0D, 1, 0, 0, 0, 1]) + struct.pack(">f", 0.5)))
+    assert read_idx(file).tolist() == [0.5]
+
+
+@given(
+    st.sampled_from([np.uint8, np.int8, np.int16, np.int32, np.float32, np.float64]),
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    st.sampled_from(["a", "a.gz"]),
+)
+def test_what_is_written_is_read(tmp_path_factory, dtype, shape, name):
+    array = np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+    file = tmp_path_factory.mktemp("idx") / name
+    write_idx(file, array)
+    again = read_idx(file)
+    assert again.dtype == array.dtype
+    assert np.array_equal(again, array)
+    first = file.read_bytes()
+    write_idx(file, array)
+    assert file.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is no IDX file"),
+        (b"\x89PNG\r\n", "is no IDX file: it begins with"),
+        (b"\0\0\x08\x03\0\0", "is no IDX file"),
+        (bytes([0, 0, 8, 1, 0, 0, 0, 5, 1, 2]), "should have 5 bytes of data, for 5, has 2"),
+        (bytes([0, 0, 8, 1, 0, 0, 0, 1, 1, 2]), "should have 1 bytes of data, for 1, has 2"),
+        (gzip.compress(b"\0" * 1000)[:-12], "is damaged"),
+    ],
+    ids=str,
+)
+def test_damaged_idx_files_are_refused(data, message, tmp_path):
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(ValueError, match=f"a' {message}"):
+        read_idx(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"holds one of uint8, .*, got int64"):
+        write_idx(tmp_path / "b", np.zeros(2, np.int64))
+
+
+def test_mnists_names(tmp_path):
+    images = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
+    for split, suffix in (("train", ".gz"), ("t10k", "")):
+        write_idx(tmp_path / f"{split}-images-idx3-ubyte{suffix}", images[: 3 if suffix else 2])
+        write_idx(tmp_path / f"{split}-labels-idx1-ubyte{suffix}", np.array([1, 0, 9], np.uint8)[: 3 if suffix else 2])
+    train, test = (read_idx_images(tmp_path, split) for split in ("train", "test"))
+    assert torch.equal(train[2][0][0], torch.from_numpy(images[2]))
+    assert [int(label) for _, label in train] == [1, 0, 9]
+    assert len(test) == 2
+    pooled, labels = source_images(tmp_path)
+    assert pooled.shape == (5, 4, 4)
+    assert labels.tolist() == [1, 0, 9, 1, 0]
+    with pytest.raises(FileNotFoundError, match=r"no file valid-images-idx3-ubyte"):
+        read_idx_images(tmp_path, "valid")
+    with pytest.raises(ValueError, match=r"train in .*must be from 0 to 8, got 9 at 2"):
+        read_idx_images(tmp_path, "train", 9)
+
+
+# --- splits ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 4), min_size=20, max_size=200), st.tuples(*[st.integers(0, 6)] * 3), st.integers(0, 9))
+def test_splits_are_disjoint_exact_and_stratified(labels, counts, seed):
+    labels = np.array(labels)
+    sets = split_classes(labels, counts, seed)
+    assert [len(s) for s in sets] == list(counts)
+    assert len(set(np.concatenate(sets).tolist())) == sum(counts)
+    for chosen in sets:
+        for c in range(5):
+            assert abs((labels[chosen] == c).sum() - (labels == c).mean() * len(chosen)) < 2
+    assert all(np.array_equal(a, b) for a, b in zip(sets, split_classes(labels, counts, seed), strict=True))
+
+
+def test_every_sample_may_be_drawn_and_seeds_differ():
+    labels = np.arange(40) % 4
+    drawn = [split_classes(labels, [4, 2], seed)[0] for seed in range(60)]
+    assert set(np.concatenate(drawn).tolist()) == set(range(40))
+    with pytest.raises(ValueError, match=r"cannot draw 30 \+ 11 of 40 samples"):
+        split_classes(labels, [30, 11], 0)
+
+
+# --- scaling ---------------------------------------------------------------------------------------------------------
+
+
+def cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """Keys' kernel."""
+    x = np.abs(x)
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+    return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+def naive_rescale(image, scale, canvas, shift, antialias):
+    """The sum over the pixels of the image that interpolation is, along one axis after the other."""
+    widen, a = (min(1.0, scale), -0.5) if antialias else (1.0, -1.0)  # as Pillow's resize, and its transform
+    result = image.astype(float)
+    for axis in (0, 1):
+        n = image.shape[axis]
+        where = (np.arange(canvas) + 0.5 - canvas / 2 - shift[axis]) / scale + n / 2 - 0.5
+        reach = np.arange(-60, n + 60)
+        weights = cubic(widen * (where[:, None] - reach), a)
+        weights /= weights.sum(1, keepdims=True)
+        weights = weights[:, 60 : 60 + n]
+        result = np.moveaxis(np.tensordot(weights, result, (1, axis)), 0, axis)
+    return np.clip(result, 0, 255)
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize(
+    ("scale", "canvas", "shift"),
+    [(1, 8, (0, 0)), (0.3, 8, (0, 0)), (2.7, 29, (3.3, -1)), (0.55, 13, (-2, 1.5)), (6, 16, (0, 0))],
+)
+def test_rescaling_is_bicubic_interpolation(scale, canvas, shift, antialias):
+    image = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    got = rescale(image, scale, canvas, shift, antialias=antialias)
+    expected = naive_rescale(image, scale, canvas, shift, antialias)
+    # Pillow rounds, between the axes too.
+    np.testing.assert_allclose(got, expected, atol=2.5)
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+def test_scale_one_is_the_image_and_scales_are_sizes(antialias):
+    images, _ = digits()
+    assert np.array_equal(rescale(images[0], 1, 8, antialias=antialias), images[0])
+    disc = (np.hypot(*(np.mgrid[:28, :28] - 13.5)) < 9).astype(np.uint8) * 255
+    for scale in (0.5, 1.5, 3.0):
+        shown = rescale(disc, scale, 112, (5, -3), antialias=antialias) / 255
+        rows, columns = np.mgrid[:112, :112]
+        assert shown.sum() == pytest.approx(scale**2 * (disc / 255).sum(), rel=0.02)
+        assert (rows * shown).sum() / shown.sum() == pytest.approx(55.5 + 5, abs=0.05)
+        assert (columns * shown).sum() / shown.sum() == pytest.approx(55.5 - 3, abs=0.05)
+
+
+def test_images_keep_their_labels_and_their_scales_are_recorded():
+    images, labels = digits()
+    dataset = rescale_all(images[:30], labels[:30], (0.5, 2.0), 16, seed=4, place="random")
+    assert dataset.scales is not None
+    assert torch.equal(dataset.labels, torch.from_numpy(labels[:30]))
+    scales = dataset.scales.numpy()
+    assert 0.5 <= scales.min() < 0.8
+    assert 1.7 < scales.max() <= 2.0
+    mass = dataset.images.double().sum((1, 2, 3)).numpy() / images[:30].sum((1, 2))
+    np.testing.assert_allclose(mass, scales**2, rtol=0.1)
+    one = rescale_all(images[3:4], labels[3:4], (0.5, 2.0), 16, seed=4)
+    assert one.scales is not None
+    assert float(one.scales[0]) == float(scales[0])  # of the index, not of the image
+
+
+def test_mnist_scale():
+    images, labels = digits()
+    sets = mnist_scale(images, labels, seed=1)
+    assert [len(dataset) for dataset in sets.values()] == [289, 57, 1449]  # 10 : 2 : 50
+    assert list(sets) == ["train", "valid", "test"]
+    scales = torch.cat([dataset.scales for dataset in sets.values() if dataset.scales is not None])
+    assert scales.min() >= 0.3
+    assert scales.max() <= 1
+    assert scales.mean() == pytest.approx(0.65, abs=0.02)
+    assert all(dataset.images.shape[1:] == (1, 8, 8) for dataset in sets.values())
+    other = mnist_scale(images, labels, seed=2)
+    assert not torch.equal(other["train"].labels, sets["train"].labels)
+
+
+def test_unseen_scales_show_the_same_objects(tmp_path):
+    sets = unseen_scales(*digits(), train=1.0, tests=[0.5, 2, (2.5, 4)], canvas=32, counts=(50, 10, 20))
+    assert list(sets) == ["train", "valid", "test_0.5", "test_2", "test_2.5-4"]
+    assert torch.equal(sets["test_0.5"].labels, sets["test_2"].labels)
+    small, large = (sets[name].images.double().mean((1, 2, 3)) for name in ("test_0.5", "test_2"))
+    np.testing.assert_allclose(large / small, 16, rtol=0.3)
+    write_sets(tmp_path, sets)
+    again = read_idx_images(tmp_path, "test_2.5-4")
+    assert torch.equal(again.images, sets["test_2.5-4"].images)
+    assert again.scales is not None
+    assert 2.5 <= again.scales.min() <= again.scales.max() <= 4
+    with pytest.raises(FileExistsError, match=r"exist"):
+        write_sets(tmp_path, sets)
+    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", np.zeros((1, 2, 2), np.uint8))
+    write_sets(tmp_path, {"train": sets["train"]}, force=True)
+    assert sorted(file.name.split("-idx")[0] for file in tmp_path.iterdir()) == [
+        "t10k-images", "train-images", "train-labels", "train-scales",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"train": 0.0}, "scale.* above 0"),
+        ({"train": (2.0, 1.0)}, "got 2.0 to 1.0"),
+        ({"tests": [1, 1.0]}, "test scales must differ, got 1, 1"),
+        ({"counts": (1000, 1000, 1000)}, "ask for fewer"),
+    ],
+    ids=str,
+)
+def test_scales_that_cannot_be_are_refused(arguments, message):
+    images, labels = digits()
+    with pytest.raises(ValueError, match=message):
+        unseen_scales(images, labels, **{"train": 1.0, "tests": [2.0], "canvas": 8, "counts": (2, 2, 2)} | arguments)

@@ -1,0 +1,151 @@
+"""scalespaces data: what it writes is what the readers read, and its errors are one line."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scalespaces.cli import main
+from scalespaces.data import Cityscapes, PCam, digits, mnist_scale, read_idx_images, write_idx
+from scalespaces.data.fetch import BY_HAND, REMOTES
+from scalespaces.data.pcam import pcam_file
+
+h5py: Any = pytest.importorskip("h5py")
+pytest.importorskip("PIL.Image")
+pytest.importorskip("sklearn")
+
+
+def fails(capsys, *arguments: str) -> str:
+    """The one line on stderr of a command that fails."""
+    try:
+        code = main(arguments)
+    except SystemExit as exit:
+        code = exit.code
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.startswith("scalespaces data")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["data", "--help"],
+        ["data", "fetch", "--help"],
+        ["data", "check", "--help"],
+        ["data", "repack", "--help"],
+        *(["data", "make", kind, "--help"] for kind in ("mnist-scale", "unseen-scale", "pcam", "cityscapes")),
+    ],
+    ids=" ".join,
+)
+def test_help(arguments, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: scalespaces {' '.join(arguments[:-1])}")
+    assert "None" not in out
+
+
+@pytest.mark.parametrize("arguments", [["data"], ["data", "make"]])
+def test_without_a_task_there_is_help(arguments, capsys):
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("usage: scalespaces data")
+
+
+def test_make_and_check_pcam(tmp_path, capsys):
+    folder = str(tmp_path / "pcam")
+    make = ["data", "make", "pcam", folder, "--train", "6", "--valid", "2", "--test", "4"]
+    assert main([*make, "--gzip"]) == 0
+    assert capsys.readouterr().out.startswith("wrote 6 files")
+    assert [len(PCam(folder, split)) for split in ("train", "valid", "test")] == [6, 2, 4]
+    assert main(["data", "check", folder]) == 0
+    assert capsys.readouterr().out.endswith("no problems\n")
+    assert "--force" in fails(capsys, *make)
+    assert main([*make, "--force", "--seed", "3"]) == 0
+    with h5py.File(tmp_path / "pcam" / pcam_file("train", "y"), "a") as file:
+        file["y"][1] = 5
+    capsys.readouterr()
+    assert main(["data", "check", folder]) == 2
+    out, err = capsys.readouterr()
+    assert "train_y.h5: labels in" in out
+    assert "got 5 at 1" in out
+    assert err == f"scalespaces data: error: 1 problem in {folder}\n"
+
+
+def test_make_and_check_cityscapes(tmp_path, capsys):
+    folder = str(tmp_path / "cityscapes")
+    numbers = ["--train", "2", "--val", "1", "--test", "1", "--size", "32", "48"]
+    assert main(["data", "make", "cityscapes", folder, *numbers]) == 0
+    assert Cityscapes(folder, crop=16)[1][0].shape == (3, 16, 16)
+    assert main(["data", "check", folder]) == 0
+    assert "train: 2 images, 2 of 48 x 32 pixels" in capsys.readouterr().out
+
+
+def test_make_mnist_scale_of_a_folder(tmp_path, capsys):
+    images, labels = digits()
+    for split, part in (("train", slice(1500)), ("t10k", slice(1500, None))):
+        write_idx(tmp_path / f"mnist/{split}-images-idx3-ubyte.gz", images[part])
+        write_idx(tmp_path / f"mnist/{split}-labels-idx1-ubyte.gz", labels[part].astype(np.uint8))
+    make = ["data", "make", "mnist-scale", str(tmp_path / "out"), "--source", str(tmp_path / "mnist")]
+    assert main([*make, "--seeds", "0", "4", "--counts", "20", "10", "30"]) == 0
+    capsys.readouterr()
+    expected = mnist_scale(images, labels, seed=4, counts=(20, 10, 30))
+    for split in ("train", "valid", "test"):
+        got = read_idx_images(tmp_path / "out/seed_4", split)
+        assert torch.equal(got.images, expected[split].images)
+        assert torch.equal(got.labels, expected[split].labels)
+    assert main(["data", "check", str(tmp_path / "out/seed_0")]) == 0
+    capsys.readouterr()
+    assert "exist" in fails(capsys, *make)
+
+
+def test_make_unseen_scales(tmp_path, capsys):
+    make = ["data", "make", "unseen-scale", str(tmp_path), "--counts", "20", "10", "10", "--place", "random"]
+    assert main([*make, "--train", "1-2", "--tests", "0.5", "2.5-3", "--canvas", "24"]) == 0
+    scales = read_idx_images(tmp_path, "test_2.5-3").scales
+    assert scales is not None
+    assert 2.5 <= scales.min() <= scales.max() <= 3
+    assert read_idx_images(tmp_path, "train")[0][0].shape == (1, 24, 24)
+    capsys.readouterr()
+    assert "exist" in fails(capsys, *make)
+
+
+def test_repack(tmp_path, capsys):
+    patches = np.random.default_rng(0).integers(0, 256, (7, 96, 96, 3), dtype=np.uint8)
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file.create_dataset("x", data=patches, chunks=(3, 96, 96, 3), compression="gzip")
+    assert main(["data", "check", str(tmp_path / "in.h5")]) == 0
+    assert "slow to read at random" in capsys.readouterr().out
+    assert main(["data", "repack", str(tmp_path / "in.h5"), str(tmp_path / "out.h5")]) == 0
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["x"].chunks is None
+        assert np.array_equal(file["x"], patches)
+
+
+def test_fetch_lists_what_there_is(capsys):
+    assert main(["data", "fetch"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in [*REMOTES, *BY_HAND])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fetch", "cityscapes"], "register at"),
+        (["fetch", "imagenet"], "no dataset is called 'imagenet'"),
+        (["check", "no/such/folder"], "no file or folder"),
+        (["make", "pcam", "out", "--train", "0"], "at least 1"),
+        (["make", "unseen-scale", "out", "--train", "a-b"], "expected a number, or two with a dash between"),
+        (["make", "unseen-scale", "out", "--source", "no/such/folder"], "no file train-images-idx3-ubyte"),
+        (["repack", "no.h5", "out.h5"], "'no.h5' is not an HDF5 file"),
+        (["make", "imagenet"], "invalid choice"),
+    ],
+    ids=str,
+)
+def test_errors(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, "data", *arguments)
+    assert list(tmp_path.iterdir()) == []
