@@ -27,12 +27,15 @@ def prepare(path: str | os.PathLike[str]) -> Path:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path in the same folder, which becomes ``path`` if all goes well and vanishes if not.
 
-    Whoever looks at ``path`` sees the old file or the new one, whole.
+    Whoever looks at ``path`` sees the old file or the new one, whole, and may read it as any new file.
     """
     path = prepare(path)
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
+        draft.touch()
+        mode = draft.stat().st_mode
         yield draft
+        draft.chmod(mode)  # some writers make files that only their owner may read
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pickle
 import struct
 import subprocess
@@ -402,3 +403,10 @@ def test_hostile_conversions(tmp_path):
 def test_a_network_that_needs_no_model_refuses_one(whole):
     with pytest.raises(ValueError, match="leave out the model"):
         load(whole, model=TinyNet())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have other permissions there")
+def test_a_file_may_be_read_as_any_new_file(tmp_path):
+    (tmp_path / "other").touch()
+    save(create("densenet", growth=[2, 2, 2]), tmp_path / "network.safetensors")
+    assert (tmp_path / "network.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
