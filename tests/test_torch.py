@@ -36,8 +36,6 @@ DYNAMIC_POOLING = pytest.mark.skipif(
     reason="before 2.13, torch exports pooling for even or for odd sizes only",
 )
 
-CONSTANTS = pytest.mark.filterwarnings("ignore:.*get_attr:UserWarning")  # torch 2.6, about what it made itself
-
 
 class Net(nn.Module):
     """Every kind of layer, and pointwise torch code between them."""
@@ -109,7 +107,6 @@ def test_export_of_other_networks(head, sampling):
         assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
 
 
-@CONSTANTS
 def test_export_of_a_fractional_base_is_static_and_says_so():
     model, image = net(base=2**0.5), torch.rand(1, 3, 40, 40)
     exported = torch.export.export(model, (image,), strict=False)
@@ -119,7 +116,6 @@ def test_export_of_a_fractional_base_is_static_and_says_so():
         torch.export.export(model, (image,), dynamic_shapes=shapes, strict=False)
 
 
-@CONSTANTS
 def test_exports_leave_nothing_fake_behind():
     """What is computed once and kept must not be computed from the fake tensors of an export."""
     image = torch.rand(1, 3, 21, 21)
@@ -138,7 +134,6 @@ def test_exported_file_round_trip(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6, about its own settings
 @pytest.mark.parametrize(
     ("sampling", "base"), [("dense", 2.0), ("pyramid", 2.0), (2, 2.0), ("pyramid", 2**0.5), ("dense", 1.5)]
 )

@@ -135,6 +135,10 @@ def test_other_networks_are_fixed_and_say_so(arguments, reason, tmp_path):
     assert_close(run(path, image), {"output": model(image)}, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
+    reason="torch 2.6 cannot translate batch normalisation to ONNX with the onnxscript of today",
+)
 def test_an_onnx_file_of_fixed_sizes(tmp_path):
     path, model = tmp_path / "model.onnx", tiny(num_classes=2).double()
     model.card = CARD

@@ -276,7 +276,6 @@ def test_export_with_dynamic_sizes(name):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6, about its own settings
 @EVERY
 def test_compile_whole_graph(name):
     torch._dynamo.reset()
