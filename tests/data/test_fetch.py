@@ -42,6 +42,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = self.headers.get("Range")
         self.server.requests.append((self.path, asked))
+        assert self.headers["Accept-Encoding"] == "identity"
         body = self.server.files.get(self.path)
         if body is None:
             self.send_error(404)
@@ -63,8 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
         end = start + self.server.break_after if self.server.break_after else len(body)
+        self.server.sent += len(body[start:end])  # before the client can see it
         self.wfile.write(body[start:end])
-        self.server.sent += len(body[start:end])
 
     def log_message(self, format: str, *args: object) -> None:
         pass

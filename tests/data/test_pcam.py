@@ -79,6 +79,20 @@ def test_forked_workers_open_the_file_for_themselves(options, tmp_path):
     assert same(dataset)  # the parent's file is still open
 
 
+def test_another_process_has_another_handle(tmp_path, monkeypatch):
+    dataset = PCam(write(tmp_path))
+    dataset[0]
+    first = dataset._handle
+    dataset[1]
+    assert dataset._handle is first
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert same(dataset)
+    assert dataset._handle is not None
+    assert dataset._handle[0] == 1
+    assert first is not None
+    assert not first[1]  # closed
+
+
 def test_no_handle_is_pickled(tmp_path):
     dataset = PCam(write(tmp_path))
     dataset[0]

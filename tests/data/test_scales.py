@@ -195,6 +195,12 @@ def test_mnist_scale():
     assert scales.max() <= 1
     assert scales.mean() == pytest.approx(0.65, abs=0.02)
     assert all(dataset.images.shape[1:] == (1, 8, 8) for dataset in sets.values())
+    parts = split_classes(labels, [289, 57, 1449], 1)
+    for part, dataset in zip(parts, sets.values(), strict=True):
+        assert dataset.scales is not None
+        shown = rescale(images[part[5]], float(dataset.scales[5]), 8, antialias=False)
+        assert np.array_equal(dataset.images[5, 0], shown)
+    assert len({float(dataset.scales[0]) for dataset in sets.values() if dataset.scales is not None}) == 3
     other = mnist_scale(images, labels, seed=2)
     assert not torch.equal(other["train"].labels, sets["train"].labels)
 
@@ -202,6 +208,8 @@ def test_mnist_scale():
 def test_unseen_scales_show_the_same_objects(tmp_path):
     sets = unseen_scales(*digits(), train=1.0, tests=[0.5, 2, (2.5, 4)], canvas=32, counts=(50, 10, 20))
     assert list(sets) == ["train", "valid", "test_0.5", "test_2", "test_2.5-4"]
+    ranged = unseen_scales(*digits(), train=(1.0, 2.0), tests=[(1.0, 2.0)], canvas=32, counts=(5, 5, 5))
+    assert len({float(dataset.scales[0]) for dataset in ranged.values() if dataset.scales is not None}) == 3
     assert torch.equal(sets["test_0.5"].labels, sets["test_2"].labels)
     small, large = (sets[name].images.double().mean((1, 2, 3)) for name in ("test_0.5", "test_2"))
     np.testing.assert_allclose(large / small, 16, rtol=0.3)

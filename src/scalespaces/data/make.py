@@ -91,13 +91,15 @@ def make_pcam(
 def _tissue(generator: np.random.Generator, tumour: bool) -> np.ndarray:
     """A patch of pink tissue with violet cells, and a tumour cell in the centre or not."""
     patch = np.full((SIDE, SIDE, 3), (225.0, 170.0, 200.0)) + generator.normal(0, 12, (SIDE, SIDE, 1))
-    rows, columns = np.mgrid[:SIDE, :SIDE]
 
     def cell(centre: np.ndarray, radius: float, colour: tuple[float, float, float]) -> None:
         squash = generator.uniform(0.8, 1.25)
+        top, left = np.maximum(centre - 1.25 * radius - 1, 0).astype(int)
+        part = patch[top : int(centre[0] + 1.25 * radius + 2), left : int(centre[1] + 1.25 * radius + 2)]
+        rows, columns = np.ogrid[top : top + part.shape[0], left : left + part.shape[1]]
         distance = np.hypot((rows - centre[0]) * squash, (columns - centre[1]) / squash)
         edge = np.clip(radius - distance + 0.5, 0, 1)[..., None]
-        patch[:] = (1 - edge) * patch + edge * (np.array(colour) + generator.normal(0, 8, (SIDE, SIDE, 1)))
+        part[:] = (1 - edge) * part + edge * (np.array(colour) + generator.normal(0, 8, edge.shape))
 
     for centre in generator.uniform(0, SIDE, (40, 2)):
         cell(centre, generator.uniform(2.5, 4), (130, 80, 160))
