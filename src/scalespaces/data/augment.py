@@ -32,6 +32,8 @@ class PCamAugment:
         hue: turn of the colours, as a part of the circle, up to this.
         contrast: :math:`m + (1 + c)(x - m)` around each channel's mean :math:`m`, :math:`|c|` up to this.
 
+    Call it with images, their indices in the dataset (best on the CPU, where the numbers are drawn) and the epoch.
+
     Shape:
         - images: :math:`(B, 3, N, N)`, uint8 or floating point in [0, 1]
         - Output: the same, floating point in [0, 1]

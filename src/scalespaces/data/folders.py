@@ -167,9 +167,10 @@ class LabelledFolder(ImageFiles):
         self.size, self.deep = sides(size, "size"), deep
         files = image_files(root)
         by_name = {file.name: file for file in files} | _by_stem(files)
-        samples, problems = [], {}
+        samples, problems, named = [], {}, set()
         for line, name, label in _rows(table):
             where, file = f"{table}:{line}", by_name.get(name)
+            named.add(file)
             if file is None:
                 problems[where] = f"names {name!r}, which is no image in {str(root)!r}"
             elif not (label.isascii() and label.isdecimal() and int(label) < num_classes):
@@ -180,7 +181,6 @@ class LabelledFolder(ImageFiles):
         for file, label in samples:
             if labels.setdefault(file, label) != label:
                 raise ValueError(f"{str(table)!r} has two labels for {str(file)!r}: {labels[file]} and {label}")
-        named = {by_name[name] for _, name, _ in _rows(table) if name in by_name}
         problems |= {str(file): f"has no label in {str(table)!r}" for file in files if file not in named}
         super().__init__(root, sorted(labels.items()), problems, on_error)
 

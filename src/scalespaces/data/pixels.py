@@ -58,6 +58,7 @@ def read_pixels(file: str | Path, *, deep: bool = False, size: tuple[int, int] |
         file: the image; of several frames, the first.
         deep: read images of 16 bits per pixel, too, as float32 from 0 to 1 (the largest number of 16 bits), and
             of floating point as they are; then those of 8 bits become float32 as well. Otherwise they are refused.
+            Of colour images with 16 bits per channel, Pillow reads the upper 8.
         size: ``(height, width)`` to bring the image to, by bicubic resampling and a cut around the centre.
 
     Shape:

@@ -1,0 +1,52 @@
+"""Lines of progress come when work takes long, and then not too often."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from scalespaces.data.progress import Progress, progress
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(sys.modules[Progress.__module__], "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def work(clock, seconds: float) -> list[int]:
+    done = []
+    for i in progress(range(100), "counting"):
+        clock[0] += seconds / 100
+        done.append(i)
+    return done
+
+
+def test_short_work_is_silent(clock, capsys):
+    assert work(clock, 20) == list(range(100))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_long_work_writes_lines_to_a_file(clock, capsys):
+    work(clock, 100)
+    assert capsys.readouterr().err.splitlines() == [f"counting: {n} of 100" for n in (30, 60, 90)]
+
+
+def test_a_terminal_has_one_line_that_goes_away(clock, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    work(clock, 1.0)
+    err = capsys.readouterr().err
+    assert "\n" not in err
+    assert 3 <= err.count(" of 100") <= 5
+    assert err.endswith("\r\x1b[K")
+
+
+def test_units(clock, capsys):
+    with Progress("loading", 5_000_000, " MB", 1e6) as line:
+        clock[0] = 31
+        line.add(2_000_000)
+    with Progress("loading") as line:
+        clock[0] = 70
+        line.add(7)
+    assert capsys.readouterr().err == "loading: 2 of 5 MB\nloading: 7\n"
