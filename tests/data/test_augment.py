@@ -75,6 +75,9 @@ def test_a_batch_is_augmented_as_its_draws_say():
     places, colours = augment.draw(indices, epoch=2)
     out = augment(images, indices, epoch=2)
     assert out.dtype == torch.float32
+    exact = augment(images.double() / 255, indices, epoch=2)
+    assert exact.dtype == torch.float64
+    assert_close(out, exact.float(), rtol=0, atol=1e-5)
     for image, place, colour, got in zip(images, places.tolist(), colours.numpy(), out, strict=True):
         expected = naive_recolour(naive_move(image.numpy(), *place) / 255, *colour)
         np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -56,8 +56,8 @@ class PCamAugment:
         if len(indices) != len(images):
             raise ValueError(f"one index for each of {len(images)} images is needed, got {len(indices)}")
         places, colours = self.draw(indices, epoch)
-        moved = move(images, places.to(images.device, non_blocking=True))
-        return recolour(to_unit(moved), *colours.to(images.device, torch.float32, non_blocking=True).unbind(1))
+        moved = to_unit(move(images, places.to(images.device, non_blocking=True)))
+        return recolour(moved, *colours.to(moved, non_blocking=True).unbind(1))
 
     def draw(self, indices: Tensor | Sequence[int], epoch: int) -> tuple[Tensor, Tensor]:
         """What each sample gets in an epoch, on the CPU.

@@ -17,18 +17,22 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".ppm", "
 """The files in a folder that are taken for images."""
 
 
-def to_unit(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def to_unit(images: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Bytes from 0 to 255 as floats from 0 to 1, on the device they are on; floats as they are.
+
+    Args:
+        images: of any shape.
+        dtype: of the result; float32 for bytes when left out.
 
     Example:
         >>> to_unit(torch.tensor([0, 51, 255], dtype=torch.uint8))
         tensor([0.0000, 0.2000, 1.0000])
     """
     if images.is_floating_point():
-        return images.to(dtype)
+        return images if dtype is None else images.to(dtype)
     if images.dtype != torch.uint8:
         raise ValueError(f"images are uint8 or floating point, got {images.dtype}")
-    return images.to(dtype) / 255
+    return images.to(dtype or torch.float32) / 255
 
 
 def decode_file(file: str | Path, decode: Callable[[Any], T], extra: str = "train") -> T:
