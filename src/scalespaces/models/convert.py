@@ -380,7 +380,7 @@ def _describe(error: Exception, model: nn.Module) -> str:
             line = f", {frame.f_code.co_filename}:{number}" + (f": {code}" if code else "")
     notes = getattr(error, "__notes__", [])
     text = "\n".join([f"{called}{line}", f"{type(error).__name__}: {error}", *notes])
-    if "PerLevel" in text and "x.new_" not in text:
+    if isinstance(error, TypeError) and "PerLevel" in text and "x.new_" not in text:
         text += (
             "\na size that differs between levels makes no single tensor: use x.new_zeros(...), not torch.zeros(...)"
         )
