@@ -215,9 +215,14 @@ def test_a_folder_is_not_overwritten(tmp_path):
 def test_a_failure_leaves_the_old_file_alone(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with pytest.raises(RuntimeError), replacing(path) as draft:  # noqa: PT012
-        draft.write_text("half of the n")
-        raise RuntimeError
+
+    def fail_half_way() -> None:
+        with replacing(path) as draft:
+            draft.write_text("half of the n")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
     assert path.read_text() == "old"
     with replacing(path) as draft:
         draft.write_text("new")
