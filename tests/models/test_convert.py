@@ -632,8 +632,6 @@ class TestTorch:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["resnet", "convnext", "deeplab", "unet, interpolate"])
     def test_compile_whole_graph(self, sampling, name):
-        if sampling == "dense" and name in ("convnext", "deeplab"):
-            pytest.skip("nothing there that the others do not have")
         torch._dynamo.reset()
         network, image = build(name)
         converted = convert(network.float(), 3, sampling=sampling)
