@@ -251,6 +251,8 @@ def _data_parallel(rank, folder, images):
     _loss(out).backward()
     if rank == 0:
         torch.save([p.grad for p in levels_only.parameters()], f"{folder}/gradients.pt")
+    torch.distributed.barrier()  # a process that leaves before the other has its last message aborts it
+    del model
     torch.distributed.destroy_process_group()
 
 
