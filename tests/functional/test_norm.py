@@ -293,7 +293,6 @@ def worker(rank: int, folder: Path) -> None:
     result = run(x[own], tuple(f[own] for f in back), sync=True)
     torch.save(result, folder / f"{rank}.pt")
     distributed.barrier()
-    distributed.barrier()  # a process that leaves before the other has its last message aborts it
     distributed.destroy_process_group()
 
 
