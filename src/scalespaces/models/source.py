@@ -1,0 +1,51 @@
+"""Models that a command names: a function of some module that makes one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any
+
+from torch import nn
+
+
+def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+    """The model that the function at ``MODULE:FUNCTION`` makes.
+
+    Args:
+        place: the module, which may be a file in the current directory, and the function or class in it.
+        arguments: what the function is called with, by name.
+
+    Example:
+        >>> build("torch.nn:Conv2d", {"in_channels": 3, "out_channels": 2, "kernel_size": 3})
+        Conv2d(3, 2, kernel_size=(3, 3), stride=(1, 1))
+    """
+    said = arguments or {}
+    module, _, name = place.partition(":")
+    try:
+        with _current_directory():
+            model = attrgetter(name)(importlib.import_module(module))(**said)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        takes = f"the arguments {', '.join(said)}" if said else "no arguments"
+        raise ValueError(
+            f"a model is named by a function of {takes}, MODULE:FUNCTION, got {place!r}: {error}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a model is named by what makes an nn.Module, got {place!r}, a {type(model).__name__}")
+    return model
+
+
+@contextmanager
+def _current_directory() -> Iterator[None]:
+    """Let modules in the current directory be imported, as they are by ``python -m``."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
