@@ -15,8 +15,8 @@ def test_models_are_listed(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == scalespaces.models.list()
     assert main(["models", "s_*"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
-    assert "no model matches 'vgg*'; there are densenet" in fails(capsys, "models", "vgg*")
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert "no model matches 'vgg*'; there are cnn" in fails(capsys, "models", "vgg*")
 
 
 def test_info_prints_the_papers_table(capsys):

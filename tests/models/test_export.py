@@ -215,13 +215,13 @@ def test_errors(tmp_path):
 @FORMATS
 @pytest.mark.parametrize("name", scalespaces.models.list())
 def test_every_network_with_free_sizes(name, suffix, tmp_path):
-    path, model = tmp_path / f"model{suffix}", create(name, **PYRAMID).eval()
+    path, model = tmp_path / f"model{suffix}", create(name, base=2.0, **PYRAMID).eval()
     exported = export(model, path)
     assert exported.dynamic
     assert exported.notes == ()
     smallest = exported.smallest or 0
     for batch, height, width in [(1, smallest, smallest + 1), (2, smallest + 19, smallest + 4)]:
-        image = torch.rand(batch, 3, height, width)
+        image = torch.rand(batch, model.in_channels, height, width)
         with torch.no_grad():
             expected = model(image)
         assert_close(run(path, image), {"output": expected}, rtol=1e-4, atol=1e-4)

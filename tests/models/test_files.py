@@ -25,6 +25,7 @@ NAMES = scalespaces.models.list()
 
 def small(name: str, **arguments: Any) -> Any:
     narrow: dict[str, Any] = {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
+    narrow = {"channels": (2, 3, 4), "hidden": 8, "in_channels": 3} if name.endswith("cnn") else narrow
     return create(name, **{**narrow, "num_classes": 3, **arguments})
 
 

@@ -1,8 +1,9 @@
-"""The paper's networks, by name or as classes, and the blocks they are made of."""
+"""The paper's networks and a small CNN, by name or as classes, and the blocks they are made of."""
 
 from scalespaces.models.blocks import DenseBlock, DenseLayer, ResidualBlock, Transition
 from scalespaces.models.card import Card
 from scalespaces.models.convert import ConversionError, Converted, convert
+from scalespaces.models.convnet import ConvNet
 from scalespaces.models.densenet import DenseNet
 from scalespaces.models.export import Exported, export
 from scalespaces.models.files import load, save
@@ -14,6 +15,7 @@ from scalespaces.models.resnet import ResNet
 
 __all__ = [
     "Card",
+    "ConvNet",
     "ConversionError",
     "Converted",
     "DenseBlock",

@@ -77,14 +77,20 @@ class ScaleNetwork(nn.Module):
     @property
     def smallest_side(self) -> int:
         """How many pixels an image needs along each side, so that every pooling finds a window at its last level."""
-        plan, side = self.lift.plan, 1.0
+        plan, side, zero = self.lift.plan, 1, -self.lift.first_level
         if not isinstance(plan.base, float):
             return 1  # each window says itself when it does not fit
         for n, levels in enumerate(self.levels_pooled, 1):
-            last = levels - 1
-            apart = plan.base ** (last + plan.first_level) if self.window == "dilated" else plan.steps[last]
-            side = max(side, 1 + (2**n - 1) * apart)
-        return math.ceil(side - 1e-9)
+            last, samples = levels - 1, 1
+            spacing = plan.base ** (last - zero) / plan.steps[last] if self.window == "dilated" else 1.0
+            for _ in range(n):
+                samples = _whole(1 + spacing + 2 * (samples - 1))
+            # Each level is read off the one before, and whole samples of it.
+            ratios = [plan.steps[k] / plan.steps[k - 1] for k in range(last, zero, -1)]
+            for ratio in ratios if last >= zero else [plan.steps[last]]:
+                samples = _whole(1 + ratio * (samples - 1))
+            side = max(side, samples)
+        return side
 
     def rows(self) -> list[nn.Module]:
         """The modules that make up the rows of the paper's table, in their order."""
@@ -134,10 +140,19 @@ class ScaleNetwork(nn.Module):
     def scale_map(self, image: Tensor) -> Tensor:
         """At every pixel the number of the level with the highest score for the predicted class: ``(B, H, W)``."""
         features, size = self.features(image), image.shape[2:]
-        predicted = self.pool(features, size).argmax(1, keepdim=True)
-        predicted = predicted.reshape(*predicted.shape[:2], *predicted.shape[2:] or (1, 1)).expand(-1, 1, *size)
-        levels = resample(self.scores(features), size).levels
+        predicted = _on_pixels(self.pool(features, size).argmax(1, keepdim=True), size)
+        levels = [_on_pixels(level, size) for level in resample(self.scores(features), size).levels]
         return torch.cat([level.gather(1, predicted) for level in levels], 1).argmax(1) + self.lift.first_level
+
+
+def _whole(samples: float) -> int:
+    """The least number of samples that is enough, but for rounding."""
+    return math.ceil(samples - 1e-9)
+
+
+def _on_pixels(scores: Tensor, size: Sequence[int]) -> Tensor:
+    """The scores of an image as a whole, at each of its pixels; scores of pixels as they are."""
+    return scores if scores.ndim == 4 else scores[..., None, None].expand(-1, -1, *size)
 
 
 def per_place(filter_levels: int | Sequence[int], places: Sequence[bool]) -> tuple[int, ...]:

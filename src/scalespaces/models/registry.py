@@ -70,8 +70,9 @@ def create(name: str, **arguments: Any) -> ScaleNetwork:
 
     Args:
         name: one of :func:`scalespaces.models.list`.
-        **arguments: those of its class, :class:`~scalespaces.models.DenseNet` or
-            :class:`~scalespaces.models.ResNet`; the paper's values where left out.
+        **arguments: those of its class, :class:`~scalespaces.models.DenseNet`,
+            :class:`~scalespaces.models.ResNet` or :class:`~scalespaces.models.ConvNet`; those of the name, the paper's
+            for the first two, where left out.
 
     Returns:
         The network. Its ``config`` has the name and all arguments as plain values that JSON can hold, and
@@ -98,7 +99,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
     Example:
         >>> scalespaces.models.list("s_*")
-        ['s_densenet', 's_resnet', 's_resnet_no_interaction']
+        ['s_cnn', 's_densenet', 's_resnet', 's_resnet_no_interaction']
     """
     return sorted(name for name in _ENTRIES if fnmatchcase(name, pattern))
 
