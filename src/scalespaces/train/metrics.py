@@ -1,0 +1,246 @@
+"""What is measured of answers: of images' classes, and of pixels'. Made of torchmetrics (extra ``train``)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces._extras import require
+from scalespaces.theory import check_integer
+
+torchmetrics: Any = require("torchmetrics", "train")
+
+Found = dict[str, Any]
+"""Metrics by name, fit for JSON: numbers, None where there is none, and a dictionary for each of the classes."""
+
+
+class _Metrics(nn.Module):
+    """What both kinds have in common: names of the classes, checks, and a state for processes that saw nothing."""
+
+    confusion: Any
+
+    def __init__(self, num_classes: int, class_names: Sequence[str], ignore_index: int | None) -> None:
+        super().__init__()
+        self.num_classes = check_integer("num_classes", num_classes, 2)
+        self.class_names = tuple(class_names) or tuple(map(str, range(num_classes)))
+        self.ignore_index = ignore_index
+        if len(self.class_names) != num_classes or len(set(self.class_names)) < num_classes:
+            raise ValueError(f"class_names are {num_classes} different names, got {list(class_names)}")
+        classification = require("torchmetrics.classification", "train")
+        self.confusion = classification.MulticlassConfusionMatrix(num_classes, validate_args=False)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        children: Any = self.children()
+        for metric in children:
+            metric.reset()
+
+    def _check(self, logits: Tensor, target: Tensor, axes: str) -> Tensor:
+        """Refuse what does not fit; return which targets count."""
+        if logits.ndim != (4 if axes else 2) or logits.shape[1] != self.num_classes:
+            raise ValueError(f"logits are (B, {self.num_classes}{axes}), got {tuple(logits.shape)}")
+        expected = (len(logits), *logits.shape[2:])
+        if target.shape != expected:
+            raise ValueError(f"target is {expected}, got {tuple(target.shape)}")
+        counts = torch.ones_like(target, dtype=torch.bool) if self.ignore_index is None else target != self.ignore_index
+        wrong = target[counts & ((target < 0) | (target >= self.num_classes))]
+        if len(wrong):
+            ignored = "" if self.ignore_index is None else f" or {self.ignore_index}"
+            raise ValueError(f"classes are 0 to {self.num_classes - 1}{ignored}, got {int(wrong[0])}")
+        return counts
+
+
+class ClassificationMetrics(_Metrics):
+    r"""Accuracy, area under the ROC curve, and negative log-likelihood of answers for whole images.
+
+    ``auroc`` is that of class 1's probability when there are two classes; of more, the mean over classes of each one
+    against the rest. ``nll`` is the mean cross-entropy, in nats. Of each class there are its accuracy (recall), its
+    ``auroc`` and its support, the number of its images. A class that does not occur is left out of means.
+
+    A metric that nothing is known of is None, and so is one that is not finite. Scores that are NaN count as 0. Within
+    :mod:`torch.distributed`, ``compute`` puts all processes' samples together.
+
+    Args:
+        num_classes: number of classes.
+        class_names: their names; numbers when left out.
+        thresholds: of the ROC curve, to bound memory; when left out, all probabilities are kept, and the area is exact.
+
+    Shape:
+        - logits: :math:`(B, classes)`
+        - target: :math:`(B,)`
+
+    Example:
+        >>> metrics = ClassificationMetrics(2, ["cat", "dog"])
+        >>> metrics.update(torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 0, 1]))
+        >>> found = metrics.compute()
+        >>> found["auroc"], found["per_class"]["dog"]
+        (1.0, {'accuracy': 0.5, 'auroc': 1.0, 'support': 2})
+    """
+
+    def __init__(self, num_classes: int, class_names: Sequence[str] = (), *, thresholds: int | None = None) -> None:
+        super().__init__(num_classes, class_names, None)
+        if thresholds is not None:
+            check_integer("thresholds", thresholds, 2)
+        auroc = require("torchmetrics.classification", "train").MulticlassAUROC
+        self.auroc = auroc(num_classes, average="none", thresholds=thresholds, validate_args=False)
+        self.nll = torchmetrics.MeanMetric(nan_strategy=math.nan)  # so that NaN stays what it is
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Take in a batch."""
+        self._check(logits, target, "")
+        # In float32 the probabilities of all that is certain enough are 1, and have no order.
+        logits = logits.detach().to(torch.float32 if logits.device.type == "mps" else torch.float64)
+        probabilities = logits.softmax(1).nan_to_num(0)
+        self.confusion.update(probabilities.argmax(1), target)
+        self.nll.update(F.cross_entropy(logits, target, reduction="none").float())
+        self.auroc.update(probabilities, target)
+
+    def compute(self) -> Found:
+        """The metrics of all batches."""
+        if not self.confusion.update_called:  # so that the states of all processes have the same form
+            device = self.confusion.device
+            self.update(torch.zeros(0, self.num_classes, device=device), torch.zeros(0, device=device).long())
+        confusion = self.confusion.compute().cpu()
+        support = confusion.sum(1)
+        # Without positives or without negatives there is no curve.
+        curves = (support > 0) & (support < support.sum())
+        aurocs: list[float | None] = [None] * self.num_classes
+        if curves.any():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the others
+                areas = self.auroc.compute().tolist()
+            aurocs = [_number(area) if there else None for area, there in zip(areas, curves, strict=True)]
+        recalls = _ratios(confusion.diag(), support)
+        rows = zip(recalls, aurocs, support.tolist(), strict=True)
+        return {
+            "accuracy": _ratio(confusion.trace(), support.sum()),
+            "auroc": aurocs[1] if self.num_classes == 2 else _mean(aurocs),
+            "nll": _number(self.nll.compute()),
+            "per_class": {
+                name: {"accuracy": recall, "auroc": auroc, "support": count}
+                for name, (recall, auroc, count) in zip(self.class_names, rows, strict=True)
+            },
+        }
+
+
+class SegmentationMetrics(_Metrics):
+    r"""Average precision, intersection over union and accuracy of answers for every pixel.
+
+    ``average_precision`` is the mean over classes of each one against the rest,
+
+    .. math:: \mathrm{AP} = \sum_n (R_n - R_{n+1}) P_n
+
+    with precision :math:`P_n` and recall :math:`R_n` of the pixels whose probability is at least
+    :math:`n / (\mathtt{thresholds} - 1)`. Probabilities are counted in as many bins, so that memory does not grow with
+    the number of pixels. ``mean_iou`` is the mean over classes of true positives by the union of what is and what is
+    said to be of the class. Of each class there are ``average_precision``, ``iou`` and support, the number of its
+    pixels. A class that does not occur is left out of means.
+
+    A metric that nothing is known of is None. Scores that are NaN count as 0. Within :mod:`torch.distributed`,
+    ``compute`` puts all processes' counts together.
+
+    Args:
+        num_classes: number of classes.
+        class_names: their names; numbers when left out.
+        ignore_index: the number in masks of pixels that do not count.
+        thresholds: number of bins.
+
+    Shape:
+        - logits: :math:`(B, classes, H, W)`
+        - target: :math:`(B, H, W)`
+
+    Example:
+        >>> metrics = SegmentationMetrics(2, ["road", "sky"])
+        >>> metrics.update(torch.tensor([[[[9.0, 9.0]], [[0.0, 0.0]]]]), torch.tensor([[[0, 255]]]))
+        >>> found = metrics.compute()
+        >>> found["mean_iou"], found["per_class"]["sky"]
+        (1.0, {'average_precision': None, 'iou': None, 'support': 0})
+    """
+
+    def __init__(
+        self, num_classes: int, class_names: Sequence[str] = (), *, ignore_index: int = 255, thresholds: int = 200
+    ) -> None:
+        super().__init__(num_classes, class_names, ignore_index)
+        self.histograms = Histograms(num_classes, check_integer("thresholds", thresholds, 2))
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Take in a batch."""
+        counts = self._check(logits, target, ", H, W")
+        probabilities = logits.detach().float().softmax(1).nan_to_num(0)
+        self.confusion.update(probabilities.argmax(1)[counts], target[counts])
+        self.histograms.update(probabilities, torch.where(counts, target, -1))
+
+    def compute(self) -> Found:
+        """The metrics of all batches."""
+        if not self.confusion.update_called:
+            device = self.confusion.device
+            self.update(torch.zeros(0, self.num_classes, 1, 1, device=device), torch.zeros(0, 1, 1, device=device))
+        confusion = self.confusion.compute().cpu()
+        support = confusion.sum(1)
+        found, precisions = confusion.diag(), self.histograms.compute().cpu().tolist()
+        precisions = [p if n else None for p, n in zip(precisions, support, strict=True)]
+        # A class that does not occur has no intersection, whatever was said to be of it.
+        union = torch.where(support > 0, support + confusion.sum(0) - found, 0)
+        ious = _ratios(found, union)
+        rows = zip(precisions, ious, support.tolist(), strict=True)
+        return {
+            "average_precision": _mean(precisions),
+            "mean_iou": _mean(ious),
+            "accuracy": _ratio(found.sum(), support.sum()),
+            "per_class": {
+                name: {"average_precision": precision, "iou": iou, "support": count}
+                for name, (precision, iou, count) in zip(self.class_names, rows, strict=True)
+            },
+        }
+
+
+class Histograms(torchmetrics.Metric):
+    """Counts of probabilities in bins, of the pixels of each class and of all others: average precision in one pass.
+
+    torchmetrics has it too, in one pass for each threshold: with 200 of them, two orders of magnitude slower.
+    """
+
+    counts: Tensor
+
+    def __init__(self, num_classes: int, bins: int) -> None:
+        super().__init__()
+        self.bins = bins
+        self.add_state("counts", torch.zeros(num_classes, 2, bins, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, probabilities: Tensor, target: Tensor) -> None:
+        """Count probabilities ``(B, classes, H, W)``, where the target is not negative."""
+        apart = torch.where(target < 0, 2 * self.bins, 0).int()
+        for c, counts in enumerate(self.counts):
+            index = (probabilities[:, c] * (self.bins - 1)).int().add_(apart).add_((target == c) * self.bins)
+            counts += index.flatten().bincount(minlength=3 * self.bins)[: 2 * self.bins].view(2, -1)
+
+    def compute(self) -> Tensor:
+        """The average precision of each class; 0 for a class that does not occur."""
+        above = self.counts.double().flip(-1).cumsum(-1)  # with a probability of at least each threshold, from above
+        positive, both = above[:, 1], above.sum(1)
+        precision = positive / both.clamp(min=1)
+        recall = positive / positive[:, -1:].clamp(min=1)
+        return (recall.diff(dim=-1, prepend=torch.zeros_like(recall[:, :1])) * precision).sum(-1)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _ratio(part: Any, whole: Any) -> float | None:
+    return float(part) / float(whole) if whole else None
+
+
+def _ratios(parts: Tensor, wholes: Tensor) -> list[float | None]:
+    return [_ratio(part, whole) for part, whole in zip(parts.tolist(), wholes.tolist(), strict=True)]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None

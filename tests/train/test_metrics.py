@@ -1,0 +1,285 @@
+"""Metrics: scikit-learn's, whatever the batches, and never NaN."""
+
+import json
+import multiprocessing
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from scalespaces.train.metrics import ClassificationMetrics, SegmentationMetrics
+
+sklearn: Any = pytest.importorskip("sklearn.metrics")
+
+
+def strict(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def fill(metrics: Any, logits: Tensor, target: Tensor, parts: int = 3) -> dict[str, Any]:
+    """Update in several batches."""
+    for rows in torch.arange(len(logits)).tensor_split(parts):
+        metrics.update(logits[rows], target[rows])
+    found = metrics.compute()
+    strict(found)
+    return found
+
+
+def drawn(seed: int, samples: int, classes: int, *shape: int) -> tuple[Tensor, Tensor]:
+    """Scores that know something of the target, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randint(classes, (samples, *shape), generator=generator)
+    target.view(-1)[:classes] = torch.arange(classes)  # every class occurs
+    logits = torch.randn(samples, classes, *shape, generator=generator, dtype=torch.float64)
+    return logits + torch.nn.functional.one_hot(target, classes).movedim(-1, 1), target
+
+
+# --- classification --------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 5), st.integers(10, 40), st.integers(0, 10**6))
+def test_classification_agrees_with_scikit_learn(classes, samples, seed):
+    logits, target = drawn(seed, samples, classes)
+    logits = logits.round(decimals=1)  # ties
+    found = fill(ClassificationMetrics(classes), logits, target)
+    p, y = logits.softmax(1).numpy(), target.numpy()
+    ranked = p[:, 1] if classes == 2 else p
+    assert found["accuracy"] == pytest.approx(sklearn.accuracy_score(y, p.argmax(1)))
+    assert found["auroc"] == pytest.approx(sklearn.roc_auc_score(y, ranked, multi_class="ovr"), abs=1e-6)
+    assert found["nll"] == pytest.approx(sklearn.log_loss(y, p, labels=range(classes)), rel=1e-5)
+    recall = sklearn.recall_score(y, p.argmax(1), average=None)
+    for c in range(classes):
+        auroc = sklearn.roc_auc_score(y == c, p[:, c])
+        expected = {"accuracy": recall[c], "auroc": auroc, "support": (y == c).sum()}
+        assert found["per_class"][str(c)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_binned_auroc_comes_close():
+    logits, target = drawn(0, 4000, 3)
+    exact = fill(ClassificationMetrics(3), logits, target)["auroc"]
+    binned = ClassificationMetrics(3, thresholds=500)
+    assert fill(binned, logits, target)["auroc"] == pytest.approx(exact, abs=1e-3)
+
+
+def test_confident_networks_are_still_ranked():
+    """In float32 all these probabilities are 1."""
+    logits = torch.stack([torch.zeros(8), torch.linspace(20, 30, 8)], 1)
+    target = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    assert fill(ClassificationMetrics(2), logits, target)["auroc"] == 1
+
+
+def test_a_class_that_does_not_occur_is_left_out():
+    logits, target = drawn(1, 30, 3)
+    target[target == 2] = 0
+    found = fill(ClassificationMetrics(3, ["a", "b", "c"]), logits, target)
+    assert found["per_class"]["c"] == {"accuracy": None, "auroc": None, "support": 0}
+    p, y = logits.softmax(1).numpy(), target.numpy()
+    rest = [sklearn.roc_auc_score(y == c, p[:, c]) for c in (0, 1)]
+    assert found["auroc"] == pytest.approx(np.mean(rest), abs=1e-6)
+    one = fill(ClassificationMetrics(2), logits[:, :2], torch.ones_like(target))
+    assert (one["auroc"], one["per_class"]["1"]["auroc"]) == (None, None)
+
+
+def test_nothing_is_null():
+    metrics = ClassificationMetrics(2, ["a", "b"])
+    empty = {"accuracy": None, "auroc": None, "nll": None}
+    per_class = {"accuracy": None, "auroc": None, "support": 0}
+    expected = {**empty, "per_class": {"a": per_class, "b": per_class}}
+    assert metrics.compute() == expected
+    metrics.update(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))
+    assert metrics.compute() != expected
+    metrics.reset()
+    assert metrics.compute() == expected
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_none_become_null(bad):
+    logits, target = drawn(2, 12, 3)
+    logits[3, 1] = bad
+    found = fill(ClassificationMetrics(3), logits, target)
+    assert found["nll"] is None
+    assert found["auroc"] is not None
+
+
+@pytest.mark.parametrize(
+    ("logits", "target", "message"),
+    [
+        (torch.zeros(4, 3), torch.zeros(4).long(), r"logits are \(B, 2\), got \(4, 3\)"),
+        (torch.zeros(4, 2, 5, 5), torch.zeros(4).long(), r"got \(4, 2, 5, 5\)"),
+        (torch.zeros(4, 2), torch.zeros(3).long(), r"target is \(4,\), got \(3,\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(logits, target, message):
+    with pytest.raises(ValueError, match=message):
+        ClassificationMetrics(2).update(logits, target)
+
+
+@pytest.mark.parametrize("kind", [ClassificationMetrics, SegmentationMetrics])
+def test_arguments(kind):
+    with pytest.raises(ValueError, match="2 different names"):
+        kind(2, ["a", "a"])
+    with pytest.raises(ValueError, match="num_classes must be an integer >= 2"):
+        kind(1)
+    with pytest.raises(ValueError, match="thresholds must be an integer >= 2"):
+        kind(2, thresholds=1)
+
+
+# --- segmentation ----------------------------------------------------------------------------------------------------
+
+
+def loops(logits: Tensor, target: Tensor, bins: int) -> dict[str, list[Any]]:
+    """Each class by itself, with scikit-learn, of probabilities rounded down to the bins."""
+    p = logits.softmax(1).movedim(1, -1).flatten(0, -2).numpy()
+    y = target.flatten().numpy()
+    p, y = p[y != 255], y[y != 255]
+    found = {"average_precision": [], "iou": [], "support": []}
+    for c in range(logits.shape[1]):
+        positive, predicted = y == c, p.argmax(1) == c
+        rounded = np.floor(p[:, c] * (bins - 1))
+        absent = not positive.any()
+        found["average_precision"].append(None if absent else sklearn.average_precision_score(positive, rounded))
+        found["iou"].append(None if absent else sklearn.jaccard_score(positive, predicted))
+        found["support"].append(int(positive.sum()))
+    return found
+
+
+@given(st.integers(2, 5), st.sampled_from([2, 7, 200]), st.booleans(), st.integers(0, 10**6))
+def test_segmentation_agrees_with_scikit_learn(classes, bins, ignoring, seed):
+    logits, target = drawn(seed, 4, classes, 5, 6)
+    logits = logits.float()
+    if ignoring:
+        target[:, 3:] = 255
+    found = fill(SegmentationMetrics(classes, thresholds=bins), logits, target)
+    expected = loops(logits, target, bins)
+    for name in ("average_precision", "iou", "support"):
+        assert [row[name] for row in found["per_class"].values()] == pytest.approx(expected[name], abs=1e-6)
+    for name, key in (("average_precision", "average_precision"), ("mean_iou", "iou")):
+        there = [value for value in expected[key] if value is not None]
+        assert found[name] == pytest.approx(np.mean(there), abs=1e-6)
+    seen = target != 255
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == target)[seen].double().mean().item())
+
+
+def test_bins_come_close_to_exact_average_precision():
+    logits, target = drawn(0, 2, 3, 64, 64)
+    p = logits.softmax(1).movedim(1, -1).flatten(0, -2).numpy()
+    y = target.flatten().numpy()
+    exact = np.mean([sklearn.average_precision_score(y == c, p[:, c]) for c in range(3)])
+    assert fill(SegmentationMetrics(3), logits, target, 1)["average_precision"] == pytest.approx(exact, abs=2e-3)
+
+
+def test_torchmetrics_agrees():
+    classification: Any = pytest.importorskip("torchmetrics.classification")
+    logits, target = drawn(3, 2, 4, 8, 8)
+    target[0, 0] = 255
+    other = classification.MulticlassAveragePrecision(4, average="none", thresholds=200, ignore_index=255)
+    expected = other(logits.softmax(1).float(), target)
+    found = fill(SegmentationMetrics(4), logits, target)["per_class"].values()
+    assert_close(torch.tensor([row["average_precision"] for row in found]), expected, atol=1e-6, rtol=0)
+
+
+def test_all_ignored_is_null():
+    target = torch.full((2, 4, 4), 255)
+    found = fill(SegmentationMetrics(2, ["a", "b"]), torch.randn(2, 2, 4, 4), target)
+    nothing = {"average_precision": None, "iou": None, "support": 0}
+    expected = {"average_precision": None, "mean_iou": None, "accuracy": None}
+    assert found == expected | {"per_class": {"a": nothing, "b": nothing}}
+    assert SegmentationMetrics(2, ["a", "b"]).compute() == found
+
+
+def test_another_number_may_be_ignored():
+    logits, target = drawn(4, 3, 3, 4, 4)
+    target[0], other = 255, target.clone()
+    other[0] = -1
+    assert fill(SegmentationMetrics(3), logits, target) == fill(SegmentationMetrics(3, ignore_index=-1), logits, other)
+
+
+def test_nan_scores_count_as_no_evidence():
+    logits, target = drawn(5, 2, 3, 4, 4)
+    logits[0] = float("nan")
+    found = fill(SegmentationMetrics(3), logits, target)
+    assert 0 < found["average_precision"] < 1
+
+
+def test_a_class_number_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="classes are 0 to 2 or 255, got 3"):
+        SegmentationMetrics(3).update(torch.zeros(1, 3, 2, 2), torch.full((1, 2, 2), 3))
+    with pytest.raises(ValueError, match="classes are 0 to 2, got -1"):
+        ClassificationMetrics(3).update(torch.zeros(2, 3), torch.tensor([0, -1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_any_floating_type(dtype):
+    logits, target = drawn(6, 3, 3, 8, 8)
+    rounded = logits.to(dtype)
+    a, b = fill(SegmentationMetrics(3), rounded, target), fill(SegmentationMetrics(3), rounded.float(), target)
+    assert a["average_precision"] == pytest.approx(b["average_precision"], abs=1e-6)
+    c = fill(ClassificationMetrics(3), rounded[:, :, 0, 0], target[:, 0, 0])
+    assert 0 <= c["accuracy"] <= 1
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [ClassificationMetrics, SegmentationMetrics])
+def test_they_are_modules_that_leave_checkpoints_alone(kind):
+    metrics = kind(2)
+    module = torch.nn.Sequential(metrics)
+    metrics.update(torch.randn(2, 2) if kind is ClassificationMetrics else torch.randn(2, 2, 4, 4), _target(kind))
+    assert module.state_dict() == {}
+    assert list(module.parameters()) == []
+    assert module.to(torch.float64).to("cpu") is module
+    assert metrics.compute()["accuracy"] is not None
+
+
+def _target(kind: Any) -> Tensor:
+    return torch.tensor([0, 1]) if kind is ClassificationMetrics else torch.zeros(2, 4, 4).long()
+
+
+def _process(rank: int, file: str, results: Any) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+    found = []
+    for metrics, (logits, target) in _distributed_cases():
+        rows = slice(0, 5) if rank == 0 else slice(5, None)
+        metrics.update(logits[rows], target[rows])
+        found.append(metrics.compute())
+        metrics.reset()
+        if rank == 0:  # the other process has seen nothing
+            metrics.update(logits, target)
+        found.append(metrics.compute())
+    results.put(found)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def _distributed_cases() -> list[Any]:
+    return [(ClassificationMetrics(3), drawn(0, 12, 3)), (SegmentationMetrics(3), drawn(0, 12, 3, 4, 4))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo over files")
+def test_processes_put_their_states_together(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    processes = [context.Process(target=_process, args=(rank, str(tmp_path / "store"), results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    expected = [fill(metrics, *case) for metrics, case in _distributed_cases()]
+    for one in found:
+        for n, whole in enumerate(expected):
+            for part in one[2 * n : 2 * n + 2]:
+                assert _flat(part) == pytest.approx(_flat(whole), abs=1e-6)
+
+
+def _flat(found: dict[str, Any]) -> list[Any]:
+    rows = found["per_class"].values()
+    return [v for k, v in found.items() if k != "per_class"] + [v for row in rows for v in row.values()]
