@@ -173,7 +173,7 @@ class SegmentationMetrics(_Metrics):
         """Take in a batch."""
         counts = self._check(logits, target, ", H, W")
         probabilities = logits.detach().float().softmax(1).nan_to_num(0)
-        self.confusion.update(probabilities.argmax(1)[counts], target[counts])
+        self.confusion.update(probabilities.max(1).indices[counts], target[counts])  # argmax is thrice as slow
         self.histograms.update(probabilities, torch.where(counts, target, -1))
 
     def compute(self) -> Found:

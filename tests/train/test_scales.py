@@ -1,0 +1,295 @@
+"""What is done about scale: images resized, answers of several scales put together, and scale jitter."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from scalespaces.data import keyed_generator
+from scalespaces.models import create
+from scalespaces.train.scales import MultiScale, draw_scales, jitter, rescale_batch, zoom, zoom_masks
+
+# --- whole images ----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(3, 20), st.integers(3, 20), st.floats(0.3, 3.5))
+def test_rescaled_images_are_pillows(height, width, scale):
+    """Pillow's resize of float images, without its overshoots."""
+    image = torch.rand(1, 1, height, width, generator=torch.Generator().manual_seed(height))
+    found = rescale_batch(image, scale)
+    size = [max(1, round(n * scale)) for n in (height, width)]
+    picture = Image.fromarray(image[0, 0].numpy()).resize(size[::-1], Image.Resampling.BICUBIC)
+    expected = torch.from_numpy(np.array(picture)).clamp(image.min(), image.max())
+    assert found.shape == (1, 1, *size)
+    assert_close(found[0, 0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_scale_one_is_the_identity():
+    images = torch.rand(2, 3, 9, 7)
+    assert rescale_batch(images, 1) is images
+    assert rescale_batch(images, 1.01) is images  # the size stays
+
+
+def test_rescaling_commutes_with_normalisation():
+    images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
+    assert_close(rescale_batch(images * 3 - 1, 0.6), rescale_batch(images, 0.6) * 3 - 1)
+
+
+def test_half_precision_is_kept():
+    images = torch.rand(1, 1, 8, 8).bfloat16()
+    assert rescale_batch(images, 0.5).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("scale", [0, -1, math.nan, math.inf])
+def test_scales_are_above_zero(scale):
+    with pytest.raises(ValueError, match="scale must be a finite number > 0"):
+        rescale_batch(torch.zeros(1, 1, 4, 4), scale)
+
+
+# --- several scales --------------------------------------------------------------------------------------------------
+
+
+class Means(nn.Module):
+    """Logits from the values of the image and its size, or from every pixel."""
+
+    def __init__(self, dense: bool = False) -> None:
+        super().__init__()
+        self.dense, self.sizes = dense, []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.sizes.append(tuple(images.shape[2:]))
+        x = images if self.dense else images.mean((2, 3), keepdim=True) * images.shape[3]
+        logits = 3 * torch.sin(x * torch.tensor([11, 23, 37])[:, None, None])
+        return logits if self.dense else logits.flatten(1)
+
+
+SCALES = [0.5, 1, 2]
+
+
+def test_the_mean_of_probabilities():
+    images, model = torch.rand(4, 1, 8, 8, dtype=torch.float64), Means()
+    found = MultiScale(model, SCALES)(images)
+    expected = sum(model(rescale_batch(images, s)).softmax(1) for s in SCALES) / 3
+    assert_close(found.exp(), expected)
+    assert model.sizes == [(4, 4), (8, 8), (16, 16)] * 2
+
+
+def test_the_most_certain_scale():
+    images, model = torch.rand(32, 1, 8, 8, dtype=torch.float64), Means()
+    found = MultiScale(model, SCALES, how="select")(images)
+    answers = [model(rescale_batch(images, s)).softmax(1) for s in SCALES]
+    chosen = set()
+    for b in range(len(images)):
+        entropies = [-(p[b] * p[b].log()).sum().item() for p in answers]
+        best = int(np.argmin(entropies))
+        chosen.add(best)
+        assert_close(found[b].exp(), answers[best][b])
+    assert len(chosen) > 1
+
+
+@pytest.mark.parametrize("how", ["mean", "select"])
+def test_masks_come_back_at_the_size_of_the_image(how):
+    images, model = torch.rand(3, 1, 8, 12, dtype=torch.float64), Means(dense=True)
+    found = MultiScale(model, SCALES, how)(images)
+    options: Any = {"mode": "bilinear", "antialias": True}
+    answers = [F.interpolate(model(rescale_batch(images, s)).softmax(1), (8, 12), **options) for s in SCALES]
+    if how == "mean":
+        expected = sum(answers) / 3
+    else:
+        entropies = torch.stack([-(p * p.log()).sum(1).mean((1, 2)) for p in answers])
+        expected = torch.stack([answers[int(entropies[:, b].argmin())][b] for b in range(3)])
+    assert_close(found.exp(), expected)
+
+
+@pytest.mark.parametrize("how", ["mean", "select"])
+@pytest.mark.parametrize("dense", [False, True])
+def test_one_scale_is_the_model(how, dense):
+    images, model = torch.rand(3, 1, 8, 8), Means(dense)
+    assert_close(MultiScale(model, [1], how)(images), model(images).log_softmax(1))
+
+
+def test_certain_answers_stay_finite():
+    class Certain(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.cat([images * 0 + 500, images * 0 - 500], 1)
+
+    for how in ("mean", "select"):
+        assert MultiScale(Certain(), SCALES, how)(torch.rand(2, 1, 8, 8)).isfinite().all()
+
+
+def test_too_small_a_scale_is_named():
+    model = create("densenet", growth=(4, 4), num_layers=1, num_levels=3, sampling="pyramid", method="cascade").eval()
+    message = r"at scale 0.25, images of 16 x 24 pixels are 4 x 6: .* at least 5 pixels"
+    with pytest.raises(ValueError, match=message):
+        MultiScale(model, [1, 0.25])(torch.rand(1, 3, 16, 24))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "at least one scale"),
+        (([1, 0],), "scale must be a finite number > 0"),
+        (([1], "median"), "how is one of mean, select"),
+    ],
+)
+def test_arguments_of_several_scales(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MultiScale(nn.Identity(), *arguments)
+
+
+# --- jitter ----------------------------------------------------------------------------------------------------------
+
+
+def triangle(image: np.ndarray, factor: float, fill: str) -> np.ndarray:
+    """Every pixel by itself: the triangle around where it comes from, as wide as pixels are apart."""
+    height, width = image.shape
+    wide = max(1.0, 1 / factor)
+
+    def pixel(i: int, j: int) -> float:
+        inside = 0 <= i < height and 0 <= j < width
+        if fill == "reflect" or inside:
+            i, j = (abs((k + n - 1) % max(2 * n - 2, 1) - n + 1) for k, n in ((i, height), (j, width)))
+            return float(image[i, j])
+        return 0.0
+
+    def taps(n: int, at: int) -> list[tuple[int, float]]:
+        middle = (n - 1) / 2
+        u = middle + (at - middle) / factor
+        weights = {k: max(0.0, 1 - abs(k - u) / wide) for k in range(math.floor(u - wide), math.ceil(u + wide) + 1)}
+        total = sum(weights.values())
+        return [(k, w / total) for k, w in weights.items() if w]
+
+    found = np.zeros_like(image)
+    for i in range(height):
+        for j in range(width):
+            found[i, j] = sum(a * b * pixel(k, m) for k, a in taps(height, i) for m, b in taps(width, j))
+    return found
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.floats(0.2, 4.0), st.sampled_from(["zeros", "reflect"]))
+def test_zoom_is_the_loop(height, width, factor, fill):
+    image = torch.rand(1, 2, height, width, generator=torch.Generator().manual_seed(width), dtype=torch.float64)
+    found = zoom(image, torch.tensor([factor]), fill)
+    for channel in range(2):
+        expected = triangle(image[0, channel].numpy(), factor, fill)
+        assert_close(found[0, channel], torch.from_numpy(expected))
+
+
+def centre(images: Tensor, size: int) -> Tensor:
+    first = (images.shape[-1] - size) // 2
+    return images[..., first : first + size, first : first + size]
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 3.0])
+def test_zoom_is_the_antialiased_resize_inside(factor):
+    image = torch.rand(1, 3, 48, 48)
+    resized = F.interpolate(image, scale_factor=factor, mode="bilinear", antialias=True)
+    found, n = zoom(image, torch.tensor([factor])), resized.shape[-1]
+    inside = min(n, 48) - 2  # at its edges, the resize knows of nothing outside
+    assert_close(centre(found, inside), centre(resized, inside), atol=1e-5, rtol=1e-5)
+
+
+def test_every_image_has_its_own_factor():
+    images, factors = torch.rand(3, 1, 10, 12), torch.tensor([0.5, 1.0, 1.7])
+    found = zoom(images, factors)
+    for b in range(3):
+        assert_close(found[b : b + 1], zoom(images[b : b + 1], factors[b : b + 1]))
+    assert_close(found[1], images[1])
+
+
+def test_a_constant_stays_constant_under_reflection():
+    images = torch.full((2, 1, 9, 9), 0.7)
+    assert_close(zoom(images, torch.tensor([0.3, 2.2]), "reflect"), images)
+
+
+def test_shrinking_leaves_black_around_and_keeps_the_mass():
+    images = torch.zeros(1, 1, 32, 32)
+    images[..., 8:24, 8:24] = 1
+    found = zoom(images, torch.tensor([0.5]))
+    assert found[..., :11, :].max() == 0
+    assert_close(found.sum(), images.sum() / 4)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.floats(0.2, 4.0))
+def test_masks_take_the_nearest_pixel(height, width, factor):
+    masks = torch.randint(0, 5, (1, height, width))
+    found = zoom_masks(masks, torch.tensor([factor], dtype=torch.float64))
+    for i in range(height):
+        for j in range(width):
+            u, v = ((n - 1) / 2 + (k - (n - 1) / 2) / factor for k, n in ((i, height), (j, width)))
+            k, m = math.floor(u + 0.5), math.floor(v + 0.5)
+            inside = 0 <= k < height and 0 <= m < width
+            assert found[0, i, j] == (masks[0, k, m] if inside else 255)
+
+
+def test_masks_lie_where_their_images_are():
+    masks = torch.zeros(2, 33, 33).long()
+    masks[0, 5:20, 8:15] = masks[1, 2:9, 20:31] = 1
+    factors = torch.tensor([0.6, 1.4])
+    images, found = zoom(masks[:, None].float(), factors)[:, 0], zoom_masks(masks, factors, ignore_index=0)
+    sure = (images < 0.01) | (images > 0.99)
+    assert sure.float().mean() > 0.8
+    assert_close(images[sure].round(), found[sure].float())
+
+
+def test_jitter_draws_by_seed_epoch_and_sample():
+    images, target, indices = torch.rand(6, 1, 16, 16), torch.arange(6), torch.tensor([5, 3, 17, 0, 1, 2])
+    found, labels = jitter(images, target, indices, epoch=2, seed=7)
+    assert labels is target
+    assert_close(found, zoom(images, draw_scales(indices, 2, 7, 0.5, 2.0)))
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    assert_close(jitter(images[order], target, indices[order].tolist(), epoch=2, seed=7)[0], found[order])
+    for epoch, seed in ((3, 7), (2, 8)):
+        assert not torch.allclose(jitter(images, target, indices, epoch, seed)[0], found)
+    masks = torch.randint(0, 3, (6, 16, 16))
+    both = jitter(images, masks, indices, epoch=2, seed=7, ignore_index=9)
+    assert_close(both, (found, zoom_masks(masks, draw_scales(indices, 2, 7, 0.5, 2.0), 9)))
+
+
+def test_autocast_leaves_images_alone():
+    images, target = torch.rand(2, 1, 16, 16), torch.zeros(2).long()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = jitter(images, target, [0, 1], 0)[0]
+    assert_close(found, jitter(images, target, [0, 1], 0)[0])
+
+
+def test_factors_are_uniform_on_a_logarithmic_axis():
+    factors = draw_scales(range(4000), 0, 0, 0.25, 4.0).log2()
+    assert factors.min() >= -2
+    assert factors.max() <= 2
+    counts = torch.histc(factors, 8, -2, 2)
+    assert ((counts - 500).abs() < 5 * math.sqrt(500)).all()
+
+
+def test_factors_are_not_those_of_augmentation():
+    drawn = [keyed_generator(0, 0, i).uniform() for i in range(8)]
+    found = ((draw_scales(range(8), 0, 0, 1.0, math.e)).log()).tolist()
+    assert not np.allclose(found, drawn)
+    assert abs(np.corrcoef(found, drawn)[0, 1]) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"low": 0}, "low must be a finite number > 0"),
+        ({"low": 2, "high": 1}, "high must be a finite number >= low, which is 2"),
+        ({"fill": "grey"}, "fill is one of zeros, reflect"),
+        ({"indices": [1]}, "one index for each of 2 images is needed, got 1"),
+    ],
+)
+def test_arguments_of_jitter(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        jitter(torch.zeros(2, 1, 4, 4), torch.zeros(2), **({"indices": [1, 2], "epoch": 0} | arguments))
+
+
+def test_no_jitter_is_the_identity():
+    images, masks = torch.rand(2, 1, 4, 4), torch.randint(0, 5, (2, 4, 4))
+    assert_close(jitter(images, masks, [0, 1], 0, low=1, high=1), (images, masks))
