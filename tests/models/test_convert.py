@@ -471,6 +471,55 @@ class Nests(nn.Module):
         return Pair(x, [y, (y, 1)]), Record(y), OrderedDict(a={"b": y}), None
 
 
+class Blank(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.new_zeros(x.shape[0], x.shape[2])
+
+
+class TestLevelAnswers:
+    @pytest.mark.parametrize("pool", ["mean", "max", "logsumexp"])
+    @pytest.mark.parametrize("name", ["resnet", "unet", "unet, interpolate", "signals"])
+    @torch.no_grad()
+    def test_they_pool_to_the_answer(self, name, pool):
+        network, image = build(name)
+        converted = convert(network, num_levels=3, pool=pool)
+        answers, pooled = converted.level_answers(image), converted(image)
+        assert answers.shape == (3, *pooled.shape)
+        reduce = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}[pool]
+        assert_close(reduce(answers, 0), pooled)
+        assert_close(answers[0], network(image))
+        for k, answer in enumerate(answers):
+            alone = network(converted.lift.downscale(image, k))
+            if alone.ndim == 2:
+                assert_close(answer, alone)
+            elif name == "unet, interpolate":  # its samples stay where the pixels are
+                assert_close(answer[:, :, :: 2**k, :: 2**k], alone)
+
+    @torch.no_grad()
+    def test_with_finer_levels_and_pooling_inside(self):
+        network, image = build("resnet")
+        converted = convert(network, num_levels=3, first_level=-1, pool_before="fc")
+        assert_close(converted.level_answers(image).mean(0), converted(image))
+        assert_close(converted.level_answers(image)[1], network(image))
+
+    def test_gradients(self):
+        network, image = build("unet")
+        converted = convert(network, num_levels=2)
+        converted.level_answers(image).square().mean().backward()
+        assert all(p.grad is not None for p in converted.parameters())
+
+    @pytest.mark.parametrize("model", ["deeplab", "nests"])
+    def test_nests_are_refused(self, model):
+        network = Nests() if model == "nests" else build(model)[0]
+        with pytest.raises(TypeError, match=r"for models with a single output, got a (OrderedDict|tuple); take"):
+            convert(network, num_levels=2).level_answers(torch.rand(1, 3, 64, 64, dtype=torch.float64))
+
+    def test_levels_of_many_shapes_are_refused(self):
+        converted = convert(Blank(), num_levels=2)
+        with pytest.raises(ConversionError, match="no grids cannot be pooled over levels"):
+            converted.level_answers(torch.rand(1, 3, 8, 8))
+
+
 class TestModule:
     def test_outputs_are_pooled_wherever_they_are(self):
         image = torch.rand(2, 3, 32, 32)

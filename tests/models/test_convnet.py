@@ -97,6 +97,7 @@ def test_each_level_is_what_the_plain_network_makes_of_it(size, scale_pool):
     expected = [network(level) for level in lift(image, 3, 2**0.5, **EXACT).levels]
     answer, levels = model(image, return_levels=True)
     assert_close(levels.levels, tuple(expected))
+    assert_close(model.level_answers(image), torch.stack(expected))
     assert_close(answer, POOLS[scale_pool](expected))
 
 

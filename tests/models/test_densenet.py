@@ -106,6 +106,7 @@ def test_scores_of_levels_average_to_the_answer():
     answer, levels = model(image, return_levels=True)
     assert_close(answer, torch.stack([level.mean((2, 3)) for level in levels.levels]).mean(0))
     assert_close(answer, model(image))
+    assert_close(model.level_answers(image), torch.stack([level.mean((2, 3)) for level in levels.levels]))
     assert levels.shapes == tuple((2, 3, *shape[2:]) for shape in model.features(image).shapes)
     pyramid = model.pyramid(image)
     assert list(pyramid) == ["0", "1", "2", "3"]

@@ -216,6 +216,47 @@ def test_initialisations(name):
                 assert abs(spread[spread.abs() < 0.05].std().item() - 0.01) < 1e-3
 
 
+# --- the answers of levels -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [PYRAMID, {"sampling": "dense"}, {**PYRAMID, "base": 1.5, "first_level": -1}])
+@EVERY
+def test_the_answers_of_levels_average_to_that_of_the_network(name, arguments):
+    model = small(name, **{"num_levels": 3, "scale_pool": "mean", **arguments}).double().eval()
+    image = example(name, 65)[0].double()
+    answers = model.level_answers(image)
+    assert answers.shape == (3, *model(image).shape)
+    assert_close(answers.mean(0), model(image))
+    assert not torch.allclose(answers[0], answers[1])
+
+
+@pytest.mark.parametrize("scale_pool", ["mean", "max", "logsumexp"])
+@EVERY
+def test_one_level_answers_for_the_network(name, scale_pool):
+    model = small(name, num_levels=1, filter_levels=1, scale_pool=scale_pool).eval()
+    image, _ = example(name)
+    assert_close(model.level_answers(image), model(image)[None])
+
+
+@pytest.mark.parametrize("base", [2.0, 1.5])
+@pytest.mark.parametrize("name", [name for name in NAMES if classifies(name)])
+def test_a_downscaled_image_is_answered_by_the_level_above(name, base):
+    exact: dict[str, Any] = {**PYRAMID, "base": base, "num_levels": 3, "filter_levels": 1}
+    model = small(name, **exact).double().eval()
+    image = torch.rand(2, 3, 85, 71, dtype=torch.float64)
+    answers, shifted = model.level_answers(image), model.level_answers(scalespaces.downscale(image, 1, base))
+    assert_close(shifted[:-1], answers[1:])
+
+
+@EVERY
+def test_each_level_can_be_trained_by_itself(name):
+    model = small(name, num_levels=3, **PYRAMID)
+    image, target = example(name)
+    answers = model.level_answers(image)
+    F.cross_entropy(answers.flatten(0, 1), target.repeat(3, *[1] * (target.ndim - 1))).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
 # --- torch -----------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from scalespaces.functional import ScaleSpace
+from scalespaces.functional import ScaleSpace, resample
 from scalespaces.functional.conv import SCALE_PADDINGS
 from scalespaces.functional.lift import Sampling
 from scalespaces.functional.strict import strictly
@@ -90,18 +90,36 @@ class Converted(nn.Module):
                 raise ConversionError(_describe(error, self.model)) from error
         return output if return_levels else _map_spaces(output, self._pooled)
 
-    def _pooled(self, x: ScaleSpace) -> Tensor:
-        if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
-            raise ConversionError(
-                f"an output whose levels have shapes {x.shapes} and no grids cannot be pooled over levels; take them "
-                "with return_levels=True"
+    def level_answers(self, image: Tensor) -> Tensor:
+        """Every level's own output, coarse levels last: one more axis in front than what levels pool to.
+
+        Maps are on the grid of level 0. The model's output must be one ScaleSpace, not a nest of them.
+        """
+        output = self(image, return_levels=True)
+        if not isinstance(output, ScaleSpace):
+            raise TypeError(
+                f"level_answers is for models with a single output, got a {type(output).__name__}; take what you need "
+                "of model(image, return_levels=True)"
             )
-        return self.pool(x)
+        return torch.stack(resample(_check_grids(output)).levels)
+
+    def _pooled(self, x: ScaleSpace) -> Tensor:
+        return self.pool(_check_grids(x))
 
     def extra_repr(self) -> str:
         """Which convolutions see the next level, too."""
         chosen = self.config["interaction"]
         return f"interaction={chosen}" if chosen else ""
+
+
+def _check_grids(x: ScaleSpace) -> ScaleSpace:
+    """Refuse levels that cannot be brought to one shape."""
+    if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
+        raise ConversionError(
+            f"an output whose levels have shapes {x.shapes} and no grids cannot be pooled over levels; take them "
+            "with return_levels=True"
+        )
+    return x
 
 
 class _PoolBefore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,13 +51,17 @@ class GridPool(nn.Module):
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Pool."""
-        return input.map(lambda level: self._along(self._along(level, 3), 2).flatten(1))
+        return input.map(lambda level: self._rows(self._rows(level).mT).mT.flatten(1))
 
-    def _along(self, level: Tensor, axis: int) -> Tensor:
-        # As F.adaptive_max_pool2d, which cannot be exported for free sizes.
-        n, cells = level.shape[axis], self.cells
-        bounds = [(i * n // cells, ((i + 1) * n + cells - 1) // cells) for i in range(cells)]
-        return torch.stack([level.narrow(axis, a, b - a).amax(axis) for a, b in bounds], axis)
+    def _rows(self, level: Tensor) -> Tensor:
+        """The maxima of cells along the last axis, as those of F.adaptive_max_pool1d."""
+        if self.cells == 1:
+            return level.amax(-1, keepdim=True)
+        # All samples are compared, with masks: windows whose sizes follow from n cannot be exported for any n.
+        n, cell = level.shape[-1], torch.arange(self.cells, device=level.device)[:, None]
+        sample = torch.arange(n, device=level.device)
+        outside = ((sample + 1) * self.cells <= cell * n) | (sample * self.cells >= (cell + 1) * n)
+        return level.unsqueeze(-2).masked_fill(outside, -math.inf).amax(-1)
 
 
 class ConvNet(ScaleNetwork):
@@ -171,6 +176,10 @@ class ConvNet(ScaleNetwork):
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """The class scores ``(B, classes)``."""
         return self.scale_pool(self.scores(features))
+
+    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The class scores of each level, ``(S, B, classes)``."""
+        return torch.stack(self.scores(features).levels)
 
 
 _DIGITS: dict[str, Any] = {"input_shape": (1, 28, 28)}

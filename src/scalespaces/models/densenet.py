@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -153,8 +154,14 @@ class DenseNet(ScaleNetwork):
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """The class scores ``(B, classes)``."""
-        x = features if self.group_pool is None else self.group_pool(features)
-        return self.linear(self.scale_pool(self.global_pool(x)))
+        return self.linear(self.scale_pool(self._pooled(features)))
+
+    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The class scores of each level, ``(S, B, classes)``."""
+        return torch.stack(self._pooled(features).map(self.linear).levels)
+
+    def _pooled(self, features: ScaleSpace) -> ScaleSpace:
+        return self.global_pool(features if self.group_pool is None else self.group_pool(features))
 
 
 _PCAM: dict[str, Any] = {"input_shape": (3, 96, 96)}

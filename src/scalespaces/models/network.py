@@ -108,6 +108,10 @@ class ScaleNetwork(nn.Module):
         """The answer for an image of that size: the class scores, pooled over levels."""
         raise NotImplementedError
 
+    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The answer of each level for an image of that size: one more axis in front than what levels pool to."""
+        raise NotImplementedError
+
     def features(self, image: Tensor) -> ScaleSpace:
         """The features of every level, up to the pooling over levels: what is equivariant."""
         if image.ndim != 4 or image.shape[1] != self.in_channels:
@@ -132,6 +136,13 @@ class ScaleNetwork(nn.Module):
         features = self.features(image)
         answer = self.pool(features, image.shape[2:])
         return (answer, self.scores(features)) if return_levels else answer
+
+    def level_answers(self, image: Tensor) -> Tensor:
+        """Every level's own class scores, coarse levels last: ``(S, B, classes)``, or ``(S, B, classes, H, W)``.
+
+        They can be pooled in other ways than the network does, or each be trained by itself.
+        """
+        return self.answers(self.features(image), image.shape[2:])
 
     def pyramid(self, image: Tensor) -> dict[str, Tensor]:
         """The features as a pyramid, for detection and segmentation heads: level k with step :math:`c^k`, by number."""

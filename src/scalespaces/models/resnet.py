@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace
+from scalespaces.functional import ScaleSpace, resample
 from scalespaces.functional.lift import Sampling
 from scalespaces.models.blocks import ResidualBlock, Upsample, initialise
 from scalespaces.models.network import ScaleNetwork, per_place
@@ -134,6 +135,11 @@ class ResNet(ScaleNetwork):
         origin = features.origins[-features.first_level]
         pooled = ScaleSpace((self.scale_pool(features),), features.base, (1.0,), (origin,), features.unit)
         return self.upsample(self.classifier(pooled), size)
+
+    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The class scores of each level at every pixel, ``(S, B, classes, H, W)``."""
+        # By way of the grid of level 0, on which levels are pooled: the average over levels is the answer.
+        return torch.stack(resample(resample(self.scores(features)), size).levels)
 
 
 _CITYSCAPES: dict[str, Any] = {"input_shape": (3, 992, 992)}
