@@ -1,0 +1,361 @@
+"""Predictions are those of the network on each image alone, whole, whatever the batches and windows."""
+
+import copy
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import scalespaces
+from scalespaces.models import Card
+from scalespaces.train import predict
+from scalespaces.train.levels import LevelPool, answer
+from scalespaces.train.predict import (
+    channels_of,
+    describe_answers,
+    predict_classes,
+    predict_mask,
+    predict_rows,
+    read_channels,
+    to_input,
+)
+
+image_module = pytest.importorskip("PIL.Image")
+
+
+class Whole(nn.Module):
+    """Answers for images as a whole, and remembers the shapes of its batches."""
+
+    def __init__(self, channels: int = 3, classes: int = 4) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, classes, 3, padding=1)
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.shapes.append(tuple(images.shape))
+        return 20 * self.conv(images).relu().mean((2, 3))
+
+
+class Coarse(nn.Module):
+    """Answers on blocks of 8 x 8 pixels, each of which sees its neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        blocks = self.conv(F.avg_pool2d(images, 8, ceil_mode=True, count_include_pad=False))
+        pixels = 9 * blocks.repeat_interleave(8, -1).repeat_interleave(8, -2)
+        return pixels[..., : images.shape[2], : images.shape[3]]
+
+
+class Nonlocal(nn.Module):
+    """Every pixel's answer depends on all that is seen at once."""
+
+    def __init__(self, channels: int = 2) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, channels))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.einsum("kc,bchw->bkhw", self.weight, images + 3 * images[..., :1, :1])
+
+
+def local(radius: int = 2, classes: int = 3) -> nn.Module:
+    layers: list[nn.Module] = [nn.Conv2d(2, 4, 3, padding=1), nn.Tanh()]
+    for _ in range(radius - 2):
+        layers += [nn.Conv2d(4, 4, 3, padding=1), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Conv2d(4, classes, 3, padding=1)).double().eval()
+
+
+def save(path: Path, pixels: Any, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image_module.fromarray(pixels).save(path, **options)
+    return path
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 700), st.integers(1, 300), st.data())
+def test_windows_along_an_axis(length, tile, data):
+    """They lie in the image, cover it, overlap as asked, start where grids do, and are trusted far from their ends."""
+    overlap = data.draw(st.integers(0, tile - 1))
+    axis: Any = predict._Axis(length, tile, overlap)
+    if length <= tile:
+        assert (axis.window, axis.trusted, axis.places, axis.starts) == (length, length, [0], [0])
+        return
+    steps = [2**k for k in range(7) if 2**k <= max(1, min(overlap // 4, tile - overlap))]
+    step = steps[-1]
+    assert tile <= axis.window < tile + step
+    covered = np.zeros(length, bool)
+    for place, start in zip(axis.places, axis.starts, strict=True):
+        assert start % step == 0
+        assert 0 <= start <= place
+        assert place + axis.trusted <= start + axis.window <= length
+        assert start == 0 or place - start >= overlap // 4 // step * step
+        rest = start + axis.window - place - axis.trusted
+        assert start + axis.window == length or rest >= overlap // 4 // step * step
+        covered[place : place + axis.trusted] = True
+    assert covered.all()
+    for one, other in zip(axis.starts, axis.starts[1:], strict=False):
+        assert one + axis.window - other >= min(overlap, axis.window)
+
+
+@given(st.integers(3, 60), st.integers(3, 60), st.integers(16, 40), st.integers(2, 3), st.integers(1, 5))
+def test_windows_make_no_difference_to_what_sees_less_than_they_overlap(height, width, tile, radius, batch):
+    model, image = local(radius), torch.randn(2, height, width, dtype=torch.float64)
+    tiled = predict_mask(model, image, tile=tile, overlap=4 * radius, batch=batch)
+    assert_close(tiled, model(image[None])[0].softmax(0))
+    assert_close(tiled.sum(0), torch.ones(height, width).double())
+
+
+@given(st.integers(100, 400), st.integers(100, 400))
+def test_windows_start_on_the_grids_of_coarse_networks(height, width):
+    model, image = Coarse().eval(), torch.randn(3, height, width)  # which sees 23 pixels of a window that ends anywhere
+    assert_close(predict_mask(model, image, tile=150, overlap=96), model(image[None])[0].softmax(0))
+
+
+def blend_by_loops(model: nn.Module, image: Tensor, tile: int, overlap: int) -> Tensor:
+    """The mean of the windows' answers at each pixel, with weights that fall off linearly from their centres."""
+    y, x = (predict._Axis(n, tile, overlap) for n in image.shape[1:])
+    total, weights = torch.zeros(3, *image.shape[1:]).double(), torch.zeros(image.shape[1:]).double()
+    for top, first in zip(y.places, y.starts, strict=True):
+        for left, second in zip(x.places, x.starts, strict=True):
+            seen = image[:, first : first + y.window, second : second + x.window]
+            answers = model(seen[None])[0].softmax(0)
+            for i in range(top, top + y.trusted):
+                for j in range(left, left + x.trusted):
+                    near = [
+                        1 - abs(p - a - (n - 1) / 2) / ((n + 1) / 2)
+                        for p, a, n in ((i, top, y.trusted), (j, left, x.trusted))
+                    ]
+                    total[:, i, j] += near[0] * near[1] * answers[:, i - first, j - second]
+                    weights[i, j] += near[0] * near[1]
+    return total / weights
+
+
+@pytest.mark.parametrize(("size", "tile", "overlap"), [((30, 17), 11, 5), ((9, 40), 12, 11), ((25, 25), 10, 0)])
+def test_windows_are_blended_as_loops_blend_them(size, tile, overlap):
+    model, image = Nonlocal().double().eval(), torch.rand(2, *size, dtype=torch.float64)
+    with torch.no_grad():
+        expected = blend_by_loops(model, image, tile, overlap)
+    found = predict_mask(model, image, tile=tile, overlap=overlap, batch=2)
+    assert_close(found, expected)
+    assert_close(found.sum(0), torch.ones(size).double())
+    assert (found - model(image[None])[0].softmax(0)).abs().max() > 0.01  # such a network sees the windows
+
+
+def test_images_are_seen_whole_or_in_windows(monkeypatch):
+    monkeypatch.setattr(predict, "WHOLE", 48 * 40)
+    monkeypatch.setattr(predict, "TILE", 32)
+    seen: list[tuple[int, ...]] = []
+    model = nn.Conv2d(1, 2, 1).eval()
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))
+    predict_mask(model, torch.rand(1, 48, 40))
+    assert seen == [(1, 1, 48, 40)]
+    seen.clear()
+    predict_mask(model, torch.rand(1, 48, 41))
+    assert len(seen) > 1
+    assert all(b * h * w <= 48 * 40 and max(h, w) < 36 for b, _, h, w in seen)
+    seen.clear()
+    predict_mask(model, torch.rand(1, 48, 41), tile=(48, 41))
+    assert seen == [(1, 1, 48, 41)]
+    seen.clear()
+    predict_mask(model, torch.rand(1, 32, 64), tile=16, overlap=0, batch=3)
+    assert {shape[0] for shape in seen} == {3, 1}
+    assert {shape[2:] for shape in seen} == {(16, 16)}
+
+
+def test_rows_come_from_the_top_a_few_at_a_time():
+    model, image = local(), torch.randn(2, 100, 30).double()
+    rows = list(predict_rows(model, image, tile=24, overlap=8))
+    assert len(rows) > 4
+    assert max(row.shape[1] for row in rows) <= 24
+    assert_close(torch.cat(rows, 1), predict_mask(model, image))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tile": 8, "overlap": 8}, "overlap must be less than the side of the windows, 8, got 8"),
+        ({"tile": 8, "overlap": -1}, "overlap must be"),
+        ({"tile": 0}, "tile is one number of pixels"),
+        ({"tile": 8, "batch": 0}, "batch must be"),
+        ({"pool": "max"}, "levels are pooled of networks that have them"),
+    ],
+)
+def test_wrong_windows(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        predict_mask(local(), torch.rand(2, 20, 20).double(), **options)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_classes_of_files_are_those_of_each_alone(tmp_path):
+    """In the files' order, though only equal sizes are seen together."""
+    model: Any = Whole().eval()
+    model.card = Card(["a", "b", "c", "d"], [0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
+    sizes = [(12, 10), (8, 8), (12, 10), (12, 10), (8, 8), (9, 31), (12, 10)]
+    files = [save(tmp_path / f"{7 - i}.png", noise(*size, i)) for i, size in enumerate(sizes)]
+    found = list(predict_classes(model, files, batch=4))
+    assert model.shapes == [(3, 3, 12, 10), (1, 3, 8, 8), (1, 3, 8, 8), (1, 3, 9, 31), (1, 3, 12, 10)]
+    assert [file for file, _ in found] == files
+    for i, (_, probabilities) in enumerate(found):
+        image = torch.from_numpy(noise(*sizes[i], i)).double().permute(2, 0, 1) / 255
+        mean, std = (torch.tensor(values).double()[:, None, None] for values in (model.card.mean, model.card.std))
+        expected = copy.deepcopy(model).double()(((image - mean) / std)[None])[0].softmax(0)
+        assert_close(probabilities, expected.float(), rtol=1e-4, atol=1e-5)
+        assert expected.max() - expected.min() > 0.01
+
+
+def test_few_large_images_are_seen_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(predict, "WHOLE", 250)
+    model: Any = Whole().eval()
+    files = [save(tmp_path / f"{i}.png", noise(10, 10, i)) for i in range(7)]
+    assert len(list(predict_classes(model, files))) == 7
+    assert [shape[0] for shape in model.shapes] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("pool", get_args(LevelPool))
+@pytest.mark.parametrize("name", ["s_densenet", "s_resnet"])
+def test_levels_are_pooled_as_asked(name, pool, tmp_path):
+    small: dict[str, Any] = (
+        {"growth": (2, 2), "num_layers": 1, "filter_levels": 2} if name == "s_densenet" else {"width": 3}
+    )
+    model = scalespaces.models.create(name, num_classes=3, num_levels=2, init="he", **small).eval()
+    file = save(tmp_path / "a.png", noise(20, 24))
+    image = read_channels(file, 3)
+    with torch.no_grad():
+        expected = answer(model, image[None], pool).softmax(1)[0]
+    if name == "s_densenet":
+        ((_, found),) = predict_classes(model, [file], pool=pool)
+    else:
+        found = predict_mask(model, image, pool=pool)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "bmp"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1"])
+def test_every_picture_is_grey_or_colour(mode, suffix, tmp_path):
+    picture = image_module.fromarray(noise(7, 9)).convert(mode)
+    try:
+        picture.save(tmp_path / f"a.{suffix}")
+    except (OSError, ValueError):
+        pytest.skip(f"{suffix} holds no {mode}")
+    with image_module.open(tmp_path / f"a.{suffix}") as read:
+        colours = torch.from_numpy(np.array(read.convert("RGB"))).permute(2, 0, 1)
+    assert_close(read_channels(tmp_path / f"a.{suffix}", 3), colours.float() / 255)
+    grey = read_channels(tmp_path / f"a.{suffix}", 1)
+    assert grey.shape == (1, 7, 9)
+    luma = torch.einsum("c,chw->hw", torch.tensor([0.299, 0.587, 0.114]), colours.float())
+    assert (255 * grey[0] - luma).abs().max() < 0.51
+    assert_close(255 * grey, (255 * grey).round())
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bits_are_read_whole(suffix, tmp_path):
+    deep = np.arange(0, 65536, 1311, dtype=np.uint16).reshape(5, 10)
+    file = save(tmp_path / f"a.{suffix}", deep)
+    for channels in (1, 3):
+        expected = torch.from_numpy(deep / 65535).float().expand(channels, 5, 10)
+        assert_close(read_channels(file, channels), expected)
+
+
+def test_channels_of_networks():
+    for channels in (1, 3):
+        model: Any = scalespaces.models.create("s_densenet", in_channels=channels)
+        assert channels_of(model) == channels
+        assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(channels, 2, 3)), num_levels=2)) == channels
+    unlikely: Any = nn.Identity()
+    assert channels_of(unlikely) == 3
+    unlikely.card = Card(mean=[0.5], std=[0.5])
+    assert channels_of(unlikely) == 1
+    with pytest.raises(ValueError, match="have 1 or 3 channels, and the network takes 4"):
+        channels_of(nn.Conv2d(4, 2, 1))
+
+
+def test_images_are_brought_to_the_networks_precision():
+    model: Any = nn.Conv2d(1, 2, 1).double()
+    model.card = Card(mean=[0.5], std=[0.25])
+    image = to_input(model, torch.ones(1, 2, 2))
+    assert image.dtype == torch.float64
+    assert_close(image, torch.full((1, 2, 2), 2.0).double())
+    half = nn.Conv2d(3, 2, 1).to(torch.bfloat16).eval()
+    assert predict_mask(half, to_input(half, torch.rand(3, 4, 4))).dtype == torch.float32
+
+
+def test_answers_are_described():
+    models: Any = scalespaces.models
+    named = models.create("s_densenet", num_levels=3).eval()
+    named.card = Card(["cat", "dog"])
+    assert describe_answers(named) == (("cat", "dog"), False)
+    assert describe_answers(models.create("s_resnet").eval()) == (tuple(map(str, range(19))), True)
+    deep = nn.Sequential(*(nn.Conv2d(3, 3, 7, stride=2) for _ in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert describe_answers(deep.eval()) == (("0", "1", "2"), False)  # smaller images than 128 do not do
+    named.card = Card(["one"])
+    with pytest.raises(ValueError, match="card has 1 classes, and its answers 2"):
+        describe_answers(named)
+    with pytest.raises(ValueError, match=r"networks answer with logits .*, got shape \(1, 3, 1022, 1022\)"):
+        describe_answers(nn.Conv2d(3, 3, 3).eval())
+    with pytest.raises(ValueError, match="two classes or more, and the network has 1"):
+        describe_answers(nn.Conv2d(3, 1, 1).eval())
+    with pytest.raises(ValueError, match=r"call model.eval\(\) first"):
+        describe_answers(nn.Conv2d(3, 2, 1))
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_wrong_files_are_named_or_counted(tmp_path):
+    model = scalespaces.models.create("s_densenet", growth=(2, 2), num_layers=1, sampling="pyramid").eval()
+    good, small = save(tmp_path / "good.png", noise(30, 30)), save(tmp_path / "small.png", noise(4, 30))
+    text, broken = tmp_path / "text.png", save(tmp_path / "broken.tif", noise(30, 30))
+    text.write_text("no image")
+    broken.write_bytes(broken.read_bytes()[:-900])
+    reasons = {
+        broken: "is not an image that Pillow reads",
+        small: "30 x 4 pixels: .* need images of at least 9 pixels along each side",
+        text: "is not an image that Pillow reads",
+        tmp_path / "absent.jpg": "cannot read",
+    }
+    for file, reason in reasons.items():
+        with pytest.raises(ValueError, match=f"(?s){file.name}.*{reason}|{reason}.*{file.name}"):
+            list(predict_classes(model, [good, file]))
+    skipped: dict[str, str] = {}
+    found = list(predict_classes(model, [*reasons, good], skipped=skipped))
+    assert [file for file, _ in found] == [good]
+    assert set(skipped) == set(map(str, reasons))
+    ((_, alone),) = predict_classes(model, [good])
+    assert_close(found[0][1], alone)
+
+
+def test_answers_that_are_not_finite_are_refused(tmp_path):
+    file, model = save(tmp_path / "a.png", noise(8, 8)), Whole().eval()
+    nn.init.constant_(model.conv.weight, torch.nan)
+    with pytest.raises(ValueError, match=r"answer for '.*a.png' is not finite"):
+        list(predict_classes(model, [file]))
+    skipped: dict[str, str] = {}
+    assert list(predict_classes(model, [file], skipped=skipped)) == []
+    assert list(skipped) == [str(file)]
+
+
+def test_networks_of_the_other_kind_are_refused(tmp_path):
+    file = save(tmp_path / "a.png", noise(8, 8))
+    with pytest.raises(ValueError, match="answers for every pixel; use predict_mask"):
+        list(predict_classes(nn.Conv2d(3, 2, 1).eval(), [file]))
+    with pytest.raises(ValueError, match="answers for images as a whole; use predict_classes"):
+        predict_mask(Whole().eval(), torch.rand(3, 8, 8))
+    with pytest.raises(ValueError, match=r"a.png', 8 x 8 pixels: .*call model.eval\(\) first"):
+        list(predict_classes(Whole(), [file]))
