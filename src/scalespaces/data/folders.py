@@ -129,7 +129,7 @@ class ClassFolders(ImageFiles):
     ) -> None:
         self.size, self.deep = sides(size, "size"), deep
         problems = dict.fromkeys(map(str, image_files(root, deep=False)), "lies outside of the folders of the classes")
-        found = {folder: image_files(folder) for folder in sorted(_folder(root).iterdir()) if _is_class(folder)}
+        found = {folder: image_files(folder) for folder in sorted(_folder(root).iterdir()) if is_class_folder(folder)}
         problems |= {str(folder): "is a class without images" for folder, files in found.items() if not files}
         found = {folder: files for folder, files in found.items() if files}
         self.classes = [folder.name for folder in found]
@@ -267,7 +267,7 @@ def image_files(folder: str | Path, deep: bool = True) -> list[Path]:
     )
 
 
-def _is_class(folder: Path) -> bool:
+def is_class_folder(folder: Path) -> bool:
     return folder.is_dir() and not folder.name.startswith(".")
 
 

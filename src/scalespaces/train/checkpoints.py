@@ -1,0 +1,132 @@
+"""What is kept of a run: the last state, the best one, the best network, and the numbers of every epoch."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from torch import nn
+
+from scalespaces._files import replacing
+from scalespaces.models import save
+
+LAST, BEST, NETWORK, METRICS = "last.ckpt", "best.ckpt", "model.safetensors", "metrics.csv"
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Checkpoints appear whole or not at all, and of a file nothing is run."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write the file."""
+        with replacing(path) as draft:
+            torch.save(checkpoint, draft)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
+        """Read the file."""
+        return load_checkpoint(path, map_location)
+
+
+def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """Read a checkpoint, of which only tensors and plain values are taken."""
+    try:
+        return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+    except (RuntimeError, EOFError, ValueError, OSError) as error:
+        raise ValueError(f"{str(path)!r} is no checkpoint, or a damaged one: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
+
+
+class Keeper(pl.callbacks.Checkpoint):
+    """Keep what a run leaves in its folder, atomically.
+
+    ``last.ckpt`` is written every so many steps and after every epoch, ``best.ckpt`` and the network,
+    ``model.safetensors``, after the best epoch so far. ``metrics.csv`` has a line per epoch, which is printed, too, and
+    survives interruptions.
+
+    Args:
+        folder: where they go.
+        monitor: the quantity that makes an epoch the best: the smallest loss or nll, the largest anything else.
+        every: steps between checkpoints within an epoch.
+        network: what is saved; it is copied.
+    """
+
+    def __init__(self, folder: Path, monitor: str, every: int, network: nn.Module) -> None:
+        self.folder, self.monitor, self.every = folder, monitor, every
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+        self.rows: list[dict[str, float]] = []
+        self._headed = False
+        self._twin = copy.deepcopy(network)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value so far, when it was, and the lines of the table."""
+        return {"best": self.best, "best_epoch": self.best_epoch, "rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+        self.rows = [dict(row) for row in state_dict["rows"]]
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save within an epoch, between steps; its last batch is left to the end of the epoch."""
+        stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        last = batch_idx + 1 >= trainer.num_training_batches
+        if stepped and not last and trainer.global_step % self.every == 0:
+            trainer.save_checkpoint(self.folder / LAST, weights_only=False)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Add a line, and save, once more if it is the best."""
+        values = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+        if self.monitor not in values:
+            raise ValueError(f"trainer.monitor is one of {', '.join(values)}, got {self.monitor!r}")
+        values.pop("train/loss_step", None)
+        if not math.isfinite(values["train/loss"]):
+            raise ValueError(f"the loss is {values['train/loss']} in epoch {trainer.current_epoch}; use a smaller lr")
+        self.rows.append({"epoch": trainer.current_epoch, "step": trainer.global_step, **values})
+        if trainer.is_global_zero:
+            self._write_table()
+        value, best = values[self.monitor], self.best
+        if best is None or (value < best if is_lower_better(self.monitor) else value > best):
+            self.best, self.best_epoch = value, trainer.current_epoch
+            trainer.save_checkpoint(self.folder / BEST, weights_only=False)
+            state = trainer.strategy.lightning_module_state_dict()  # gathered, where it is sharded
+            if trainer.is_global_zero:
+                own = {key: value for key, value in state.items() if key.startswith("network.")}
+                self._twin.load_state_dict({key.removeprefix("network."): value for key, value in own.items()})
+                save(self._twin, self.folder / NETWORK)
+        trainer.save_checkpoint(self.folder / LAST, weights_only=False)
+
+    def _write_table(self) -> None:
+        names = list(self.rows[-1])
+        with replacing(self.folder / METRICS) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, names, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        if not self._headed:
+            print(" ".join(f"{_short(name):>{_width(name)}}" for name in names))
+        self._headed = True
+        print(" ".join(_cell(name, value) for name, value in self.rows[-1].items()), flush=True)
+
+
+def is_lower_better(monitor: str) -> bool:
+    """Whether it is a loss."""
+    return monitor.split("/")[-1] in ("loss", "nll", "loss_step")
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("valid/")
+
+
+def _width(name: str) -> int:
+    return max(8, len(_short(name)))
+
+
+def _cell(name: str, value: float) -> str:
+    text = f"{value:d}" if isinstance(value, int) else f"{value:.4g}"
+    return f"{text:>{_width(name)}}"

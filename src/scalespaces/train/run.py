@@ -1,0 +1,272 @@
+"""Training by a recipe, on one device or many, interrupted or not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import nn
+from torch.utils.data import DataLoader
+
+from scalespaces._files import replacing
+from scalespaces.data import ImageDataset, Indexed
+from scalespaces.models import Card, convert, create, load
+from scalespaces.models.source import build
+from scalespaces.train.batches import KeyedBatches
+from scalespaces.train.checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
+from scalespaces.train.data import class_names, evaluation_loader, num_classes, open_split, training_loader
+from scalespaces.train.recipe import Recipe, load_recipe
+from scalespaces.train.tasks import Classification, Segmentation, Task
+
+RECIPE, VERSIONS, RESULT = "recipe.yaml", "versions.json", "result.json"
+_PACKAGES = ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "kornia", "h5py", "safetensors")
+
+
+@dataclass
+class Result:
+    """What came of a run: its folder, the quantity that was monitored, its best value and the epoch of that."""
+
+    folder: Path
+    monitor: str
+    best: float | None
+    best_epoch: int | None
+    steps: int
+
+
+def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
+    """The network of a recipe, whose weights are a function of its seed.
+
+    Args:
+        recipe: of which the model, the normalisation and the seed count.
+        in_channels: channels of the images.
+        classes: number of classes.
+    """
+    options = recipe.model
+    torch.manual_seed(recipe.seed)
+    network: nn.Module
+    if options.source is not None:
+        source = build(options.source, options.arguments)
+        network = load(options.file, source) if options.file is not None else convert(source, **options.convert)
+    elif options.file is not None:
+        network = load(options.file)
+    else:
+        said = {"in_channels": in_channels, "num_classes": classes} | options.arguments
+        network = create(str(options.name), **said)
+    mean, std = recipe.data.mean, recipe.data.std
+    old = Card.of(network)
+    network.card = Card(class_names(recipe.data), mean or old.mean, std or old.std)
+    return network.train()
+
+
+def synchronise(network: nn.Module) -> None:
+    """Let batch normalisation take its statistics over all processes, on any device."""
+    for module in network.modules():
+        if hasattr(module, "sync"):
+            module.sync = True
+
+
+class Data(pl.LightningDataModule):
+    """The training and validation sets of a recipe, and where in an epoch to go on."""
+
+    def __init__(self, recipe: Recipe, train: ImageDataset, valid: ImageDataset) -> None:
+        super().__init__()
+        self.recipe, self.train, self.valid = recipe, train, valid
+
+    def _place(self) -> dict[str, Any]:
+        trainer: Any = self.trainer
+        return {"rank": trainer.global_rank, "processes": trainer.world_size}
+
+    @property
+    def _pin(self) -> bool:
+        trainer: Any = self.trainer
+        return trainer.strategy.root_device.type == "cuda"
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """The batches, from the one that comes next on."""
+        trainer: Any = self.trainer
+        options, loop = self.recipe.data, trainer.fit_loop
+        batches = KeyedBatches(
+            Indexed(self.train),
+            options.batch_size,
+            self.recipe.seed,
+            accumulate=self.recipe.trainer.accumulate,
+            epoch=loop.epoch_progress.current.processed,
+            **self._place(),
+        )
+        batches.start = loop.epoch_loop.batch_progress.current.ready % len(batches)
+        return training_loader(batches, options.workers, pin=self._pin)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """The validation set, each process its part; whole images one by one."""
+        options = self.recipe.data
+        size = 1 if options.segmentation else max(1, options.batch_size // self._place()["processes"])
+        return evaluation_loader(self.valid, min(size, 256), options.workers, pin=self._pin, **self._place())
+
+
+def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False) -> Result:
+    """Train a network by a recipe.
+
+    In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's files,
+    ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
+
+    Args:
+        recipe: the experiment.
+        out: the folder.
+        resume: go on from ``last.ckpt``, if there is one.
+        force: begin anew where there is one.
+        quiet: no progress bar.
+    """
+    out = Path(out)
+    checkpoint = _prepare_folder(recipe, out, resume, force)
+    train_set = open_split(recipe.data, "train", seed=recipe.seed)
+    valid_set = open_split(recipe.data, "valid", seed=recipe.seed)
+    classes = num_classes(recipe.data)
+    network = make_network(recipe, train_set[0][0].shape[0], classes)
+    kind: Any = Segmentation if recipe.data.segmentation else Classification
+    task: Task = kind(network, recipe, classes, class_names(recipe.data))
+    if recipe.trainer.channels_last:
+        network.to(memory_format=torch.channels_last)
+    keeper = Keeper(out, task.monitor, recipe.trainer.checkpoint_every, network)
+    trainer = make_trainer(recipe, out, keeper, quiet=quiet)
+    KeyedBatches(  # refuses sizes that do not fit, before anything runs
+        train_set, recipe.data.batch_size, processes=trainer.world_size, accumulate=recipe.trainer.accumulate
+    )
+    if trainer.world_size > 1 and recipe.trainer.sync_batchnorm:
+        synchronise(network)
+    if trainer.is_global_zero:
+        _describe(recipe, out)
+    with warnings.catch_warnings():
+        _ignore_lightnings_advice()
+        try:
+            trainer.fit(task, datamodule=Data(recipe, train_set, valid_set), ckpt_path=checkpoint, weights_only=True)
+        except SystemExit as stop:
+            if trainer.interrupted:
+                raise KeyboardInterrupt from stop
+            raise
+    result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
+    if trainer.is_global_zero:
+        document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
+        _write_json(out / RESULT, document | {"steps": result.steps, "last": keeper.rows[-1]})
+    return result
+
+
+def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
+    """Lightning's trainer, as the recipe has it."""
+    options = recipe.trainer
+    devices, nodes = _world(recipe)
+    callbacks: list[pl.Callback] = [keeper]
+    if options.patience is not None:
+        mode = "min" if is_lower_better(keeper.monitor) else "max"
+        callbacks.append(EarlyStopping(keeper.monitor, patience=options.patience, mode=mode, check_finite=True))
+    bar = not quiet and sys.stderr.isatty()
+    if bar:
+        callbacks.append(RichProgressBar(leave=False))
+    strategy: Any = options.strategy
+    if strategy == "auto":
+        strategy = "auto" if devices in (1, "auto") and nodes == 1 else "ddp"
+    if strategy == "fsdp":
+        from lightning.pytorch.strategies import ModelParallelStrategy
+
+        strategy = ModelParallelStrategy(save_distributed_checkpoint=False)
+    with warnings.catch_warnings():
+        _ignore_lightnings_advice()
+        return pl.Trainer(
+            accelerator=options.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=strategy,
+            precision=options.precision,
+            max_epochs=options.epochs,
+            max_steps=options.max_steps or -1,
+            accumulate_grad_batches=options.accumulate,
+            gradient_clip_val=recipe.optimiser.clip,
+            deterministic=options.deterministic or None,
+            limit_val_batches=options.valid_batches,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            log_every_n_steps=options.log_every,
+            logger=TensorBoardLogger(out, name="", version="tensorboard"),
+            callbacks=callbacks,
+            plugins=[AtomicCheckpoints()],
+            enable_progress_bar=bar,
+            enable_model_summary=False,
+            default_root_dir=out,
+        )
+
+
+def _world(recipe: Recipe) -> tuple[Any, int]:
+    """Devices per machine and machines: those that torchrun or SLURM started, or the recipe's."""
+    options, environment = recipe.trainer, os.environ
+    if "LOCAL_WORLD_SIZE" in environment:
+        local, world = int(environment["LOCAL_WORLD_SIZE"]), int(environment.get("WORLD_SIZE", "1"))
+        return local, world // local
+    if "SLURM_NTASKS" in environment and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        nodes = int(environment.get("SLURM_NNODES", options.nodes))
+        return int(environment["SLURM_NTASKS"]) // nodes, nodes
+    return options.devices, options.nodes
+
+
+def _prepare_folder(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | None:
+    """The checkpoint to go on from, if that is asked for and allowed."""
+    last = out / LAST
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"--out is a folder, got {str(out)!r}, which is a file")
+    if resume and last.is_file():
+        saved = load_recipe(out / RECIPE)
+        if differing := recipe.differences(saved):
+            raise ValueError(
+                f"{str(out)!r} was begun with another recipe, so it cannot be gone on with: {', '.join(differing)} "
+                "differ; use the same values, or another --out"
+            )
+        return str(last)
+    # Every process looks, and the first one writes: none may see what is written.
+    began_here = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
+    if began_here and any((out / name).exists() for name in (LAST, BEST, NETWORK)):
+        if not force:
+            raise FileExistsError(f"{str(out)!r} holds a run already; --resume goes on with it, --force begins anew")
+        for name in (LAST, BEST, NETWORK, METRICS, RESULT):
+            (out / name).unlink(missing_ok=True)
+    return None
+
+
+def _describe(recipe: Recipe, out: Path) -> None:
+    """Write what was run, and with what."""
+    recipe.save(out / RECIPE)
+    versions = {"python": platform.python_version(), "platform": platform.platform(), "seed": recipe.seed}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    threads = {"threads": torch.get_num_threads(), "cuda": torch.version.cuda}
+    _write_json(out / VERSIONS, versions | threads)
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    with replacing(path) as draft:
+        draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _ignore_lightnings_advice() -> None:
+    """Advice that does not apply: loaders are ours, and their workers are the user's choice."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",
+        ".*smaller than the logging interval.*",
+        ".*treespec, LeafSpec.*",
+        "Checkpoint directory .* exists and is not empty",
+        ".*isinstance.treespec.*",
+    ):
+        warnings.filterwarnings("ignore", message)

@@ -1,0 +1,191 @@
+"""What is trained: classification of images, and of pixels, as Lightning modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+from torchmetrics import MeanMetric
+
+from scalespaces.data import PCamAugment, to_unit
+from scalespaces.models import Card
+from scalespaces.train.levels import answer, supervise
+from scalespaces.train.metrics import ClassificationMetrics, SegmentationMetrics
+from scalespaces.train.recipe import Recipe
+from scalespaces.train.scales import jitter
+
+IGNORED = 255
+
+
+class Task(pl.LightningModule):
+    r"""A network and its loss, with all that is random keyed by (seed, epoch, sample).
+
+    The loss is the mean cross-entropy over all targets of a step that are not ignored, on whatever device they are:
+
+    .. math:: L = \frac{\sum_p \sum_{i \in p} \ell_i}{\sum_p n_p}
+
+    over processes :math:`p`. Dropout in batch :math:`b` of epoch :math:`e` is drawn from a generator that is a function
+    of (seed, e, b, p), so that a run which was interrupted goes on with the same numbers.
+
+    Args:
+        network: from images to logits; its card normalises the images.
+        recipe: the experiment.
+    """
+
+    metrics: ClassificationMetrics | SegmentationMetrics
+
+    def __init__(self, network: nn.Module, recipe: Recipe) -> None:
+        super().__init__()
+        self.network, self.recipe = network, recipe
+        self.card = Card.of(network)
+        self.augment = PCamAugment(recipe.seed) if recipe.data.augment == "pcam" else None
+        self._supervise = torch.compile(supervise) if recipe.trainer.compile else supervise
+        self.train_loss = MeanMetric(nan_strategy="ignore")
+        self.train_loss.persistent(True)  # so that the mean over an epoch survives an interruption
+        self._sharded = False
+
+    def configure_model(self) -> None:
+        """Shard the network's larger parts, where the strategy asks for that."""
+        mesh = self.device_mesh
+        if mesh is None or self._sharded:
+            return
+        from torch.distributed.fsdp import fully_shard
+
+        shard: Any = fully_shard
+        for module in self.network.modules():
+            if isinstance(module, nn.ModuleList):
+                for block in module:
+                    if any(True for _ in block.parameters()):
+                        shard(block, mesh=mesh["data_parallel"])
+        shard(self.network, mesh=mesh["data_parallel"])
+        self._sharded = True
+
+    def configure_optimizers(self) -> Any:
+        """The recipe's optimiser and learning rates."""
+        options = self.recipe.optimiser
+        parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        common: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
+        if options.name == "sgd":
+            optimiser: Any = torch.optim.SGD(parameters, momentum=options.momentum, **common)
+        else:
+            kinds: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+            optimiser = kinds[options.name](parameters, **common)
+        steps = torch.optim.lr_scheduler.MultiStepLR(optimiser, options.lr_milestones, options.lr_factor)
+        return [optimiser], [{"scheduler": steps, "interval": "epoch"}]
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """A step; the first ones, with a smaller learning rate."""
+        warmup, step = self.recipe.optimiser.warmup, self.trainer.global_step
+        optimiser: Any = kwargs.get("optimizer", args[2] if len(args) > 2 else None)
+        if step >= warmup:
+            super().optimizer_step(*args, **kwargs)
+            return
+        rates = [group["lr"] for group in optimiser.param_groups]
+        for group in optimiser.param_groups:
+            group["lr"] *= (step + 1) / warmup
+        super().optimizer_step(*args, **kwargs)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def on_train_epoch_start(self) -> None:
+        """Tell the batches which epoch it is."""
+        loader: Any = self.trainer.train_dataloader
+        loader.batch_sampler.set_epoch(self.current_epoch)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Key the generators that dropout uses."""
+        key = np.random.SeedSequence(self.recipe.seed, spawn_key=(self.current_epoch, batch_idx, self.global_rank))
+        torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of a batch."""
+        images, target, indices = batch
+        images, target = self._prepare(images, target, indices)
+        total = self._supervise(self.network, images, target, self.recipe.levels.supervise, IGNORED)
+        count = (target != IGNORED).sum()
+        self.train_loss.update(total.detach() / count.clamp(min=1), count)
+        if self.trainer.world_size > 1:
+            # Processes' gradients are averaged, so each one's share is of the mean over all targets.
+            everywhere = count.clone()
+            distributed.all_reduce(everywhere)
+            loss = total * self.trainer.world_size / everywhere.clamp(min=1)
+        else:
+            loss = total / count.clamp(min=1)
+        self.log("train/loss_step", loss.detach(), prog_bar=True)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log the mean loss."""
+        self.log("train/loss", self.train_loss.compute())
+        self.train_loss.reset()
+        optimiser: Any = self.optimizers()
+        self.log("lr", optimiser.param_groups[0]["lr"])
+
+    def _prepare(self, images: Tensor, target: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Training images as the network takes them."""
+        data, epoch = self.recipe.data, self.current_epoch
+        images = to_unit(images) if self.augment is None else self.augment(images, indices.cpu(), epoch)
+        if data.jitter is not None:
+            keys = (indices.cpu(), epoch, self.recipe.seed, *data.jitter)
+            images, target = jitter(images, target, *keys, ignore_index=IGNORED)
+        return self._normalise(images), target
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        images = self.card.normalise(images)
+        if self.recipe.trainer.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return images.double() if self.recipe.trainer.precision == "64-true" else images
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics of the validation set."""
+        values = self.metrics.compute()
+        self.metrics.reset()
+        for name, value in values.items():
+            if isinstance(value, float):
+                self.log(f"valid/{name}", value, prog_bar=name == self.monitor.removeprefix("valid/"))
+
+    @property
+    def monitor(self) -> str:
+        """The quantity by which epochs are compared."""
+        return self.recipe.trainer.monitor or f"valid/{self.main_metric}"
+
+    main_metric = "accuracy"
+
+
+class Classification(Task):
+    """Every image has a class."""
+
+    def __init__(self, network: nn.Module, recipe: Recipe, num_classes: int, names: tuple[str, ...] = ()) -> None:
+        super().__init__(network, recipe)
+        self.metrics = ClassificationMetrics(num_classes, names)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Score a batch."""
+        images, target = batch
+        logits = answer(self.network, self._normalise(to_unit(images)), self.recipe.levels.pool)
+        self.metrics.update(logits.float(), target)
+
+
+class Segmentation(Task):
+    """Every pixel has a class, or is ignored."""
+
+    main_metric = "mean_iou"
+
+    def __init__(self, network: nn.Module, recipe: Recipe, num_classes: int, names: tuple[str, ...] = ()) -> None:
+        super().__init__(network, recipe)
+        self.metrics = SegmentationMetrics(num_classes, names, ignore_index=IGNORED)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Score whole images, seen through windows of the size of the crops."""
+        from scalespaces.train.predict import predict_mask
+
+        images, target = batch
+        for image, mask in zip(images, target, strict=True):
+            probabilities = predict_mask(
+                self.network, self._normalise(to_unit(image[None]))[0], tile=self.recipe.data.crop,
+                pool=self.recipe.levels.pool,
+            )
+            self.metrics.update(probabilities[None].clamp(min=1e-30).log(), mask[None])

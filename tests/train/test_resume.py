@@ -1,0 +1,193 @@
+"""A run that is interrupted and gone on with ends with the same weights, bit for bit, as one that never was."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scalespaces.data import ArrayImages, write_sets
+from scalespaces.train.checkpoints import Keeper, load_checkpoint
+from scalespaces.train.recipe import load_recipe
+from scalespaces.train.run import train
+
+NETWORK = (
+    "--model.name=s_cnn",
+    "--model.arguments.channels=[4, 8]",
+    "--model.arguments.kernel_size=3",
+    "--model.arguments.hidden=16",
+    "--model.arguments.num_levels=2",
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(0)
+
+    def images(number: int) -> ArrayImages:
+        return ArrayImages(generator.integers(0, 256, (number, 20, 20), np.uint8), np.arange(number) % 10)
+
+    write_sets(folder, {"train": images(47), "valid": images(12)})
+    return folder
+
+
+def options(root: Path, *more: str) -> list[str]:
+    return [
+        *NETWORK,
+        "--data.kind=idx",
+        f"--data.root={root}",
+        "--data.batch_size=8",
+        "--data.workers=0",
+        "--data.jitter=[0.8, 1.25]",
+        "--optimiser.lr=0.01",
+        "--optimiser.lr_milestones=[2]",
+        "--optimiser.warmup=3",
+        "--trainer.epochs=3",
+        "--trainer.checkpoint_every=2",
+        "--trainer.patience=10",
+        *more,
+    ]
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    state = load_checkpoint(folder / "last.ckpt")
+    network = {key: value for key, value in state["state_dict"].items() if key.startswith("network.")}
+    moments = {
+        f"optimiser.{n}.{key}": torch.as_tensor(value)
+        for n, entry in state["optimizer_states"][0]["state"].items()
+        for key, value in entry.items()
+    }
+    return network | moments
+
+
+def assert_same(one: Path, other: Path) -> None:
+    mine, theirs = weights(one), weights(other)
+    assert mine.keys() == theirs.keys()
+    assert [key for key in mine if not torch.equal(mine[key], theirs[key])] == []
+    assert (one / "metrics.csv").read_text() == (other / "metrics.csv").read_text()
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert (one / "result.json").read_text() == (other / "result.json").read_text()
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("hook", "number"),
+    [
+        ("training_step", 1),  # before there is any checkpoint
+        ("training_step", 7),
+        ("training_step", 11),
+        ("training_step", 13),  # early in the next epoch
+        ("validation_step", 1),
+        ("validation_step", 4),
+        ("on_train_epoch_end", 2),
+    ],
+)
+def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate, hook, number):
+    recipe = load_recipe(None, options(root, f"--trainer.accumulate={accumulate}"))
+    calls, original = 0, getattr(whole.kind, hook)
+
+    def crash(self, *args):
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise Crash
+        return original(self, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(whole.kind, hook, crash)
+        train(recipe, tmp_path)
+    train(recipe, tmp_path, resume=True)
+    assert_same(tmp_path, whole(accumulate))
+
+
+@pytest.fixture(scope="module")
+def whole(root, tmp_path_factory):
+    """The folder of a run that was never interrupted, made once for each number of accumulated batches."""
+    from scalespaces.train.tasks import Classification
+
+    class Whole:
+        kind = Classification
+        folders: dict[int, Path]
+
+        def __init__(self):
+            self.folders = {}
+
+        def __call__(self, accumulate: int) -> Path:
+            if accumulate not in self.folders:
+                self.folders[accumulate] = tmp_path_factory.mktemp("whole")
+                train(load_recipe(None, options(root, f"--trainer.accumulate={accumulate}")), self.folders[accumulate])
+            return self.folders[accumulate]
+
+    return Whole()
+
+
+def test_keeper_saves_between_steps_only(root, tmp_path, monkeypatch):
+    saved = []
+    original = Keeper.on_train_batch_end
+
+    def spy(self, trainer, module, outputs, batch, batch_idx):
+        before = (tmp_path / "last.ckpt").stat().st_mtime_ns if (tmp_path / "last.ckpt").exists() else 0
+        original(self, trainer, module, outputs, batch, batch_idx)
+        after = (tmp_path / "last.ckpt").stat().st_mtime_ns if (tmp_path / "last.ckpt").exists() else 0
+        if after != before:
+            saved.append((trainer.current_epoch, batch_idx))
+
+    monkeypatch.setattr(Keeper, "on_train_batch_end", spy)
+    train(load_recipe(None, options(root, "--trainer.accumulate=2", "--trainer.epochs=2")), tmp_path)
+    # 5 steps of 2 batches each; the last of an epoch is saved at its end. Every second step: 2, 4; 6, 8 (10 is last).
+    assert saved == [(0, 3), (0, 7), (1, 1), (1, 5)]
+
+
+def test_a_second_run_is_refused(root, tmp_path):
+    recipe = load_recipe(None, options(root, "--trainer.epochs=1"))
+    train(recipe, tmp_path)
+    with pytest.raises(FileExistsError, match="--resume goes on with it, --force begins anew"):
+        train(recipe, tmp_path)
+    other = load_recipe(None, options(root, "--trainer.epochs=1", "--optimiser.lr=0.1"))
+    with pytest.raises(ValueError, match=r"another recipe.*optimiser\.lr differ"):
+        train(other, tmp_path, resume=True)
+    train(other, tmp_path, force=True)
+
+
+def test_a_finished_run_goes_on_with_more_epochs(root, tmp_path, whole):
+    train(load_recipe(None, options(root, "--trainer.epochs=2")), tmp_path)
+    train(load_recipe(None, options(root, "--trainer.epochs=3")), tmp_path, resume=True)
+    assert_same(tmp_path, whole(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sigkill_changes_nothing(root, tmp_path, workers):
+    """Real processes, killed with SIGKILL at random moments, several times each."""
+    said = options(root, "--trainer.epochs=8", f"--data.workers={workers}", "--trainer.checkpoint_every=1")
+    command = [sys.executable, "-m", "scalespaces", "train", *said, "--resume", "--out"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    folder, chance, kills = tmp_path / "killed", random.Random(workers), 0
+    for _ in range(4):
+        seen = newest(folder)
+        process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and newest(folder) == seen:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.6))
+        kills += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert kills >= 2, "the run ended before it could be killed"
+    subprocess.run([*command, str(folder)], check=True, capture_output=True)
+    assert_same(folder, tmp_path / "whole")
+
+
+def newest(folder: Path) -> int:
+    last = folder / "last.ckpt"
+    return last.stat().st_mtime_ns if last.exists() else 0
