@@ -1,5 +1,7 @@
 """The command: its numbers are the library's, its files are whole, its errors are one line."""
 
+import subprocess
+import sys
 import types
 
 import pytest
@@ -12,7 +14,7 @@ from scalespaces.cli._arguments import add_own
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["equivariance", "--help"], ["models", "--help"], ["info", "--help"]]
+    "arguments", [["--help"], *([name, "--help"] for name in ("equivariance", "models", "info", "export", "predict"))]
 )
 def test_help(arguments, capsys):
     with pytest.raises(SystemExit) as exit:
@@ -23,6 +25,13 @@ def test_help(arguments, capsys):
     assert arguments[0] == "--help" or arguments[0] in out
     assert "None" not in out
     assert "SUPPRESS" not in out
+
+
+def test_the_parser_loads_nothing_heavy():
+    heavy = {"lightning", "torchmetrics", "jsonargparse", "matplotlib", "kornia", "h5py", "rich", "PIL", "onnx"}
+    code = "import sys; from scalespaces.cli import build_parser; build_parser(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert heavy.isdisjoint(loaded)
 
 
 def test_version(capsys):

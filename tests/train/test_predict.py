@@ -67,6 +67,13 @@ class Nonlocal(nn.Module):
         return torch.einsum("kc,bchw->bkhw", self.weight, images + 3 * images[..., :1, :1])
 
 
+class Nested(nn.Module):
+    """Answers with a dictionary."""
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {"out": images}
+
+
 def local(radius: int = 2, classes: int = 3) -> nn.Module:
     layers: list[nn.Module] = [nn.Conv2d(2, 4, 3, padding=1), nn.Tanh()]
     for _ in range(radius - 2):
@@ -302,13 +309,18 @@ def test_answers_are_described():
     named.card = Card(["cat", "dog"])
     assert describe_answers(named) == (("cat", "dog"), False)
     assert describe_answers(models.create("s_resnet").eval()) == (tuple(map(str, range(19))), True)
+    for name in models.list():
+        names, pixels = describe_answers(models.create(name).eval())
+        assert (len(names), pixels) == (models.create(name).config["num_classes"], "resnet" in name)
     deep = nn.Sequential(*(nn.Conv2d(3, 3, 7, stride=2) for _ in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert describe_answers(deep.eval()) == (("0", "1", "2"), False)  # smaller images than 128 do not do
     named.card = Card(["one"])
     with pytest.raises(ValueError, match="card has 1 classes, and its answers 2"):
         describe_answers(named)
-    with pytest.raises(ValueError, match=r"networks answer with logits .*, got shape \(1, 3, 1022, 1022\)"):
+    with pytest.raises(ValueError, match=r"networks answer with logits .*, got \(1, 3, 1022, 1022\)"):
         describe_answers(nn.Conv2d(3, 3, 3).eval())
+    with pytest.raises(ValueError, match=r"networks answer with logits .*, got dict"):
+        describe_answers(Nested().eval())
     with pytest.raises(ValueError, match="two classes or more, and the network has 1"):
         describe_answers(nn.Conv2d(3, 1, 1).eval())
     with pytest.raises(ValueError, match=r"call model.eval\(\) first"):
@@ -344,7 +356,7 @@ def test_wrong_files_are_named_or_counted(tmp_path):
 def test_answers_that_are_not_finite_are_refused(tmp_path):
     file, model = save(tmp_path / "a.png", noise(8, 8)), Whole().eval()
     nn.init.constant_(model.conv.weight, torch.nan)
-    with pytest.raises(ValueError, match=r"answer for '.*a.png' is not finite"):
+    with pytest.raises(ValueError, match=r"a.png', 8 x 8 pixels: its scores are not finite"):
         list(predict_classes(model, [file]))
     skipped: dict[str, str] = {}
     assert list(predict_classes(model, [file], skipped=skipped)) == []

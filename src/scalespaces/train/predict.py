@@ -147,6 +147,16 @@ def channels_of(model: nn.Module) -> int:
     return channels
 
 
+def device_called(name: str) -> torch.device:
+    """The device of that name; the best there is for ``"auto"``."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    device = next(kind for kind in there if there[kind]) if name == "auto" else name
+    if not there.get(device.partition(":")[0], False):
+        found = ", ".join(kind for kind in there if there[kind])
+        raise ValueError(f"there is no device {name!r} here; use auto or one of {found}")
+    return torch.device(device)
+
+
 def read_channels(file: str | Path, channels: int) -> Tensor:
     """Read an image as 3 channels, RGB, or 1, grey: Pillow's ``"L"``, with the weights of ITU-R 601.
 
@@ -188,15 +198,15 @@ def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
 
 def _probe(model: nn.Module) -> Tensor:
     """The answer for an image of zeros, the smallest that will do."""
-    smallest = getattr(model, "smallest_side", None)
-    attempts = [smallest] if isinstance(smallest, int) else [2**n for n in range(5, 11)]
-    for side in attempts:
+    smallest = getattr(model, "smallest_side", 32)
+    side = smallest if isinstance(smallest, int) else 32
+    while True:
         try:
             return _probabilities(model, to_input(model, torch.zeros(1, channels_of(model), side, side)), "model")
-        except (ValueError, RuntimeError):
-            if side == attempts[-1]:
-                raise
-    raise AssertionError("one attempt returns or raises")
+        except (ValueError, RuntimeError) as error:
+            if side >= 1024:
+                raise ValueError(f"the network does not answer for {side} x {side} pixels: {error}") from error
+            side = min(2 * side, 1024)
 
 
 @torch.no_grad()
@@ -205,19 +215,12 @@ def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bo
     if model.training:
         raise ValueError("predictions are made in evaluation mode; call model.eval() first")
     logits = answer(model, images, pool)
-    b, _, *size = images.shape
-    if (
-        not isinstance(logits, Tensor)
-        or logits.ndim not in (2, 4)
-        or [len(logits), *logits.shape[2:]]
-        not in (
-            [b],
-            [b, *size],
-        )
-    ):
-        got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+    b, _, h, w = images.shape
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
+    if (len(shape), *shape[:1], *shape[2:]) not in ((2, b), (4, b, h, w)):
+        got = shape or type(logits).__name__
         raise ValueError(
-            f"networks answer with logits ({b}, classes) or ({b}, classes, {size[0]}, {size[1]}) for images of shape "
+            f"networks answer with logits ({b}, classes) or ({b}, classes, {h}, {w}) for images of shape "
             f"{tuple(images.shape)}, got {got}"
         )
     if logits.shape[1] < 2:
@@ -246,7 +249,8 @@ def _classes(
             continue
         for i, one in zip(group, probabilities, strict=True):
             try:
-                found[i] = check_finite(one, waiting[i][0])
+                with named(waiting[i][0], images):
+                    found[i] = check_finite(one)
             except ValueError as error:
                 _skip([waiting[i][0]], error, skipped)
     for i in sorted(found):
@@ -259,10 +263,10 @@ def _skip(files: Sequence[str | Path], error: ValueError, skipped: dict[str, str
     skipped |= {str(file): str(error) for file in files}
 
 
-def check_finite(probabilities: Tensor, file: str | Path) -> Tensor:
+def check_finite(probabilities: Tensor) -> Tensor:
     """Refuse what no class can be chosen by."""
     if not probabilities.isfinite().all():
-        raise ValueError(f"the network's answer for {str(file)!r} is not finite; look at its weights and the image")
+        raise ValueError("its scores are not finite; look at its weights and the values of the image")
     return probabilities
 
 

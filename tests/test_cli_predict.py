@@ -1,0 +1,346 @@
+"""scalespaces predict: its files hold what the network says, are whole, and its errors are one line."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command import fails
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import scalespaces
+from scalespaces.cli import main
+from scalespaces.data import make_cityscapes, read_mask, read_pixels, to_unit
+from scalespaces.data.cityscapes import CLASSES
+from scalespaces.models import Card
+from scalespaces.train.palette import CITYSCAPES, palette
+from scalespaces.train.predict import device_called, predict_mask
+
+image_module = pytest.importorskip("PIL.Image")
+pytest.importorskip("safetensors")
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def save(path: Path, pixels: Any, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image_module.fromarray(pixels).save(path, **options)
+    return path
+
+
+def classifier(path: Path, **arguments: Any) -> Any:
+    small: dict[str, Any] = {"growth": (3, 3), "num_layers": 1, "num_levels": 2, "filter_levels": 2, "init": "he"}
+    model: Any = scalespaces.models.create("s_densenet", **{**small, **arguments})
+    nn.init.normal_(model.linear.weight, std=3)
+    channels = arguments.get("in_channels", 3)
+    model.card = Card(["normal", "tumour"], [0.5] * channels, [0.25] * channels)
+    scalespaces.models.save(model, path)
+    return model.eval()
+
+
+def segmenter(path: Path, classes: Any = ("sky", "road", "mill"), **arguments: Any) -> Any:
+    small: dict[str, Any] = {"width": 3, "num_levels": 2, "init": "he", "num_classes": len(classes)}
+    model: Any = scalespaces.models.create("s_resnet", **{**small, **arguments})
+    nn.init.normal_(model.classifier.weight, std=1)
+    model.card = Card(classes, [0.5] * 3, [0.25] * 3)
+    scalespaces.models.save(model, path)
+    return model.eval()
+
+
+def shown(path: Path) -> Tensor:
+    return (to_unit(read_pixels(path)) - 0.5) / 0.25
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.fixture
+def model(tmp_path):
+    return classifier(tmp_path / "model.safetensors")
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Files of every kind, of some sizes, in folders."""
+    folder = tmp_path / "images"
+    save(folder / "b.png", noise(20, 24, 1))
+    save(folder / "a.jpg", noise(20, 24, 2), quality=95)
+    save(folder / "deep" / "c.tif", noise(31, 17, 3))
+    save(folder / "deep" / "er" / "d.JPEG", noise(20, 24, 4))
+    save(folder / "deep" / "e.tiff", noise(31, 17, 5), compression="tiff_lzw")
+    save(folder / ".hidden.png", noise(4, 4))
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+# --- classification --------------------------------------------------------------------------------------------------
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("batch", ["1", "3", "32"])
+def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, capsys):
+    out = tmp_path / "new" / "table.csv"
+    assert main(["predict", str(tmp_path / "model.safetensors"), str(images), "--out", str(out), "--batch", batch]) == 0
+    table = rows(out)
+    names = ["a.jpg", "b.png", "deep/c.tif", "deep/e.tiff", "deep/er/d.JPEG"]
+    assert [row["file"] for row in table] == [(images / name).as_posix() for name in names]
+    counts = dict.fromkeys(model.card.classes, 0)
+    for row, name in zip(table, names, strict=True):
+        assert list(row) == ["file", "predicted", "normal", "tumour"]
+        with torch.no_grad():
+            expected = model(shown(images / name)[None])[0].softmax(0)
+        assert_close(torch.tensor([float(row["normal"]), float(row["tumour"])]), expected, rtol=1e-4, atol=1e-6)
+        assert row["predicted"] == model.card.classes[int(expected.argmax())]
+        counts[row["predicted"]] += 1
+    assert tree(out.parent) == ["table.csv"]
+    said = capsys.readouterr().out
+    assert said.startswith(f"wrote {out}: ")
+    assert all(f"{number} {name}" in said for name, number in counts.items() if number)
+
+
+def test_classes_without_names_are_numbers_and_levels_are_pooled(tmp_path, images):
+    file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
+    made: Any = classifier(file)
+    made.card = Card()
+    scalespaces.models.save(made, file)
+    assert main(["predict", str(file), str(images / "b.png"), "--out", str(out), "--pool", "max"]) == 0
+    (row,) = rows(out)
+    assert list(row) == ["file", "predicted", "0", "1"]
+    with torch.no_grad():
+        expected = made.level_answers(to_unit(read_pixels(images / "b.png"))[None]).amax(0)[0].softmax(0)
+    assert_close(torch.tensor([float(row["0"]), float(row["1"])]), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_grey_networks_see_grey(tmp_path):
+    file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
+    made = classifier(file, in_channels=1)
+    deep = np.random.default_rng(0).integers(0, 65536, (20, 20), dtype=np.uint16)
+    pictures = [save(tmp_path / "colour.png", noise(20, 20)), save(tmp_path / "deep.png", deep)]
+    assert main(["predict", str(file), *map(str, pictures), "--out", str(out)]) == 0
+    grey = np.array(image_module.fromarray(noise(20, 20)).convert("L")) / 255
+    for row, values in zip(rows(out), (grey, deep / 65535), strict=True):
+        with torch.no_grad():
+            expected = made((torch.from_numpy(values).float()[None, None] - 0.5) / 0.25)[0].softmax(0)
+        assert_close(torch.tensor(float(row["tumour"])), expected[1], rtol=1e-4, atol=1e-6)
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3))
+
+
+def test_converted_networks(tmp_path, images, capsys, monkeypatch):
+    file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
+    converted: Any = scalespaces.convert(plain(), num_levels=2).eval()
+    scalespaces.models.save(converted, file)
+    arguments = ["predict", str(file), str(images / "b.png"), "--out", str(out)]
+    assert "give that model" in fails(capsys, *arguments)
+    (tmp_path / "my_net.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    layers = [nn.Conv2d(3, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3)]\n"
+        "    return nn.Sequential(*layers)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    assert main([*arguments, "--model", "my_net:make"]) == 0
+    with torch.no_grad():
+        expected = converted(to_unit(read_pixels(images / "b.png"))[None])[0].softmax(0)
+    found = [float(rows(out)[0][name]) for name in ("0", "1", "2")]
+    assert_close(torch.tensor(found), expected, rtol=1e-4, atol=1e-6)
+
+
+# --- segmentation ----------------------------------------------------------------------------------------------------
+
+
+def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
+    file, out = tmp_path / "model.safetensors", tmp_path / "new" / "masks"
+    made = segmenter(file)
+    arguments = ["predict", str(file), str(images), "--out", str(out), "--overlay", "--probabilities"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"wrote 5 masks and legend.json into {out}\n"
+    stems = {"a": "a.jpg", "b": "b.png", "deep/c": "deep/c.tif", "deep/e": "deep/e.tiff", "deep/er/d": "deep/er/d.JPEG"}
+    kinds = (".png", ".overlay.png", ".npy")
+    assert tree(out) == sorted(["legend.json", *(f"{stem}{kind}" for stem in stems for kind in kinds)])
+    legend = json.loads((out / "legend.json").read_text())
+    colours = [tuple(one["colour"]) for one in legend["classes"]]
+    assert [(one["number"], one["name"]) for one in legend["classes"]] == [(0, "sky"), (1, "road"), (2, "mill")]
+    assert colours == list(palette(("sky", "road", "mill")))
+    for stem, name in stems.items():
+        with torch.no_grad():
+            expected = made(shown(images / name)[None])[0].softmax(0)
+        probabilities = torch.from_numpy(np.load(out / f"{stem}.npy"))
+        assert_close(probabilities, expected, rtol=1e-4, atol=1e-6)
+        mask = read_mask(out / f"{stem}.png")
+        assert torch.equal(mask, probabilities.argmax(0))
+        with image_module.open(out / f"{stem}.png") as picture:
+            assert picture.mode == "P"
+            painted = np.array(picture.convert("RGB"))
+        assert (out / f"{stem}.png").read_bytes()[24:26] == b"\x08\x03"  # of 8 bits, with a palette
+        np.testing.assert_array_equal(painted, np.array(colours, np.uint8)[mask])
+        blended = (read_pixels(images / name).permute(1, 2, 0).numpy().astype(float) + painted) / 2
+        overlay = read_pixels(out / f"{stem}.overlay.png").permute(1, 2, 0).numpy()
+        assert np.abs(overlay - blended).max() <= 1
+        entry = legend["images"][(images / name).as_posix()]
+        assert (entry["mask"], entry["size"]) == (f"{stem}.png", list(mask.shape[::-1]))
+        assert entry["share"] == pytest.approx(
+            {name: (mask == n).double().mean().item() for n, name in enumerate(("sky", "road", "mill"))}
+        )
+        assert sum(entry["share"].values()) == pytest.approx(1)
+
+
+def test_windows(tmp_path):
+    file, out = tmp_path / "model.safetensors", tmp_path / "masks"
+    made = segmenter(file, sampling="pyramid", method="cascade")
+    picture = save(tmp_path / "large.png", noise(150, 210))
+    arguments = ["predict", str(file), str(picture), "--out", str(out), "--probabilities", "--batch", "3"]
+    assert main([*arguments, "--tile", "80", "--overlap", "32"]) == 0
+    found = torch.from_numpy(np.load(out / "large.npy"))
+    assert_close(found, predict_mask(made, shown(picture), tile=80, overlap=32), rtol=1e-4, atol=1e-6)
+    assert_close(found.sum(0), torch.ones(150, 210))
+    assert (found - predict_mask(made, shown(picture))).abs().max() > 1e-4
+
+
+def test_cityscapes_have_their_colours(tmp_path):
+    assert palette(tuple(CLASSES)) == CITYSCAPES
+    assert dict(zip(CLASSES, CITYSCAPES, strict=True))["sky"] == (70, 130, 180)
+    assert len(set(CITYSCAPES)) == 19
+    file, out = tmp_path / "model.safetensors", tmp_path / "masks"
+    segmenter(file, tuple(CLASSES))
+    make_cityscapes(tmp_path / "city", {"train": 1, "val": 2, "test": 1}, size=(32, 48))
+    assert main(["predict", str(file), str(tmp_path / "city/leftImg8bit/val"), "--out", str(out)]) == 0
+    assert len(list(out.rglob("*_leftImg8bit.png"))) == 2
+    legend = json.loads((out / "legend.json").read_text())
+    assert legend["classes"][13] == {"number": 13, "name": "car", "colour": [0, 0, 142]}
+
+
+@pytest.mark.parametrize("number", [1, 2, 19, 100, 256])
+def test_other_classes_have_different_colours(number):
+    colours = palette(list(map(str, range(number))))
+    assert len(set(colours)) == number
+    assert all(0 <= value <= 255 for colour in colours for value in colour)
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_is_not_overwritten_unasked(model, images, tmp_path, capsys):
+    file, out = str(tmp_path / "model.safetensors"), tmp_path / "table.csv"
+    out.write_text("mine")
+    arguments = ["predict", file, str(images), "--out", str(out)]
+    assert "exists; use --force" in fails(capsys, *arguments)
+    assert out.read_text() == "mine"
+    assert main([*arguments, "--force"]) == 0
+    assert out.read_text().startswith("file,")
+    capsys.readouterr()
+    assert "change --out" in fails(capsys, "predict", file, str(images), "--out", str(images / "a.jpg"), "--force")
+    assert "change --out" in fails(capsys, "predict", file, str(images), "--out", file, "--force")
+    assert "is a folder; name a file in it" in fails(
+        capsys, "predict", file, str(images), "--out", str(images), "--force"
+    )
+
+
+def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
+    file, out = str(tmp_path / "model.safetensors"), tmp_path / "masks"
+    segmenter(tmp_path / "model.safetensors")
+    out.mkdir()
+    arguments = ["predict", file, str(images), "--out", str(out)]
+    assert main(arguments) == 0  # an empty folder is none
+    assert capsys.readouterr().err == ""
+    assert "exists; use --force" in fails(capsys, *arguments)
+    assert main([*arguments, "--force"]) == 0
+    capsys.readouterr()
+    before = {name: (images / name).read_bytes() for name in tree(images)}
+    assert "b.png' would be overwritten" in fails(capsys, "predict", file, str(images), "--out", str(images), "--force")
+    assert "is a file" in fails(capsys, "predict", file, str(images), "--out", file, "--force")
+    save(images / "a.png", noise(20, 20))
+    assert "would both be written as" in fails(capsys, "predict", file, str(images), "--out", str(tmp_path / "other"))
+    (images / "a.png").unlink()
+    assert not (tmp_path / "other").exists()
+    assert {name: (images / name).read_bytes() for name in tree(images)} == before
+
+
+@pytest.mark.parametrize("kind", [classifier, segmenter])
+def test_images_that_cannot_be_used(kind, images, tmp_path, capsys):
+    file, out = str(tmp_path / "model.safetensors"), tmp_path / "out"
+    kind(tmp_path / "model.safetensors", sampling="pyramid", method="cascade")
+    small, text = save(images / "small.png", noise(2, 40)), images / "text.png"
+    arguments = ["predict", file, str(images), "--out", str(out)]
+    said = fails(capsys, *arguments)
+    assert f"the network cannot answer for '{small}', 40 x 2 pixels: " in said
+    assert "pixels along each side" in said
+    small.unlink()
+    text.write_text("no image")
+    assert f"'{text}' is not an image that Pillow reads" in fails(capsys, *arguments, "--force")
+    assert not out.is_file()  # no table, no legend, nothing half-written
+    assert all(name.endswith(".png") and not name.startswith(".") for name in tree(out))
+
+    save(images / "small.png", noise(2, 40))
+    assert main([*arguments, "--skip-errors", "--force"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("left out: ") == 2
+    assert captured.err.endswith("left out 2 of 7 images\n")
+    assert str(small) in captured.err
+    assert str(text) in captured.err
+    number = len(rows(out)) if out.is_file() else len(json.loads((out / "legend.json").read_text())["images"])
+    assert number == 5
+    bad = ["predict", file, str(small), str(text), "--out", str(tmp_path / "none"), "--skip-errors"]
+    assert "none of 2 images can be used; the first: " in fails(capsys, *bad)
+    assert not list(tmp_path.rglob("none*"))
+
+
+def test_an_interrupt_leaves_no_table(model, images, tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        yield images / "a.jpg", torch.tensor([0.5, 0.5])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scalespaces.cli.predict.predict_classes", interrupted)
+    out = tmp_path / "new" / "table.csv"
+    assert main(["predict", str(tmp_path / "model.safetensors"), str(images), "--out", str(out)]) == 130
+    assert tree(out.parent) == []
+
+
+def test_errors(model, images, tmp_path, capsys):
+    file, good, out = str(tmp_path / "model.safetensors"), str(images), ("--out", str(tmp_path / "out.csv"))
+    (tmp_path / "empty").mkdir()
+    cases = [
+        ((file, good), "required: --out"),
+        ((file, *out), "required: IMAGE"),
+        ((file, str(tmp_path / "absent"), *out), f"there is no file or folder '{tmp_path / 'absent'}'"),
+        ((file, str(tmp_path / "empty"), *out), "files that end in .png, .jpg"),
+        ((str(tmp_path / "absent.safetensors"), good, *out), "does not exist"),
+        ((__file__, good, *out), "is no safetensors file"),
+        ((file, good, *out, "--model", "torch.nn:Identity"), "leave out the model"),
+        ((file, good, *out, "--model", "nowhere:net"), "a model is named by"),
+        ((file, good, *out, "--device", "abacus"), "there is no device 'abacus' here; use auto or one of "),
+        ((file, good, *out, "--pool", "min"), "invalid choice: 'min'"),
+        ((file, good, *out, "--batch", "0"), "expected a whole number of at least 1"),
+        ((file, good, *out, "--overlap", "-1"), "expected a whole number of at least 0"),
+        ((file, good, *out, "--overlay"), "--overlay is for networks that answer for every pixel"),
+        ((file, good, *out, "--tile", "64"), "--tile is for networks that answer for every pixel"),
+    ]
+    for arguments, message in cases:
+        assert message in fails(capsys, "predict", *arguments)
+    assert not (tmp_path / "out.csv").exists()
+    segmenter(tmp_path / "model.safetensors")
+    options = ("--out", str(tmp_path / "masks"), "--tile", "16", "--overlap", "16")
+    assert "overlap must be less than the side of the windows" in fails(capsys, "predict", file, good, *options)
+    classifier(tmp_path / "model.safetensors", in_channels=4)
+    assert "images in files have 1 or 3 channels, and the network takes 4" in fails(capsys, "predict", file, good, *out)
+
+
+def test_devices():
+    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    assert device_called("auto") == torch.device(best)
+    assert device_called("cpu") == torch.device("cpu")
