@@ -1,4 +1,4 @@
-"""Pictures of scale-spaces and of equivariance errors; they need matplotlib (extra ``plot``)."""
+"""Pictures of scale-spaces, of equivariance errors and of what scale changes; they need matplotlib (extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKERS = "osD^vP*Xph"
+_OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_DASHES = ("-", "--", ":", "-.")
 
 
 def plot_equivariance(
@@ -158,6 +160,54 @@ def plot_scale_space(
             ax.set_title(_describe(space, k, zero_scale), loc="left", fontsize=8.5)
         if name:
             panels[r, 0].set_ylabel(name, fontsize=10)
+    if title:
+        figure.suptitle(title)
+    return _finish(figure, path)
+
+
+def plot_over_scales(
+    lines: Mapping[str, Sequence[tuple[float, float | None]]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    ylabel: str = "accuracy",
+    title: str | None = None,
+) -> Figure:
+    """Draw a quantity against scale, a line for each name.
+
+    Lines differ in colour (of Okabe and Ito, told apart by the colour-blind), in marker and in dashes.
+
+    Args:
+        lines: pairs of a scale and a value by name; values of None leave gaps.
+        path: where to write the figure, in any format of matplotlib's; not written when left out.
+        ylabel: the quantity.
+        title: of the figure.
+
+    Example:
+        >>> lines = {"CNN": [(0.5, 0.7), (1, 0.99), (2, 0.6)], "scale-space": [(0.5, 0.97), (1, 0.98), (2, None)]}
+        >>> [line.get_label() for line in plot_over_scales(lines).axes[0].lines]
+        ['CNN', 'scale-space']
+    """
+    scales = sorted({scale for points in lines.values() for scale, _ in points})
+    if not scales:
+        raise ValueError("there is nothing to draw: lines holds no pair of a scale and a value")
+    if not scales[0] > 0:
+        raise ValueError(f"scales are above 0, because the axis is logarithmic, got {scales[0]}")
+    figure = _new_figure(6.8, 4.0)
+    ax = figure.subplots()
+    for n, (name, points) in enumerate(lines.items()):
+        points = sorted(points, key=lambda point: point[0])
+        values = [math.nan if value is None else value for _, value in points]
+        paint = {"color": _OKABE_ITO[n % len(_OKABE_ITO)], "marker": _MARKERS[n % len(_MARKERS)], "markersize": 5}
+        dashes = _DASHES[n // len(_OKABE_ITO) % len(_DASHES)]
+        ax.plot([scale for scale, _ in points], values, label=name, linestyle=dashes, linewidth=1.6, **paint)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(scales, [f"{scale:g}" for scale in scales])
+    ax.minorticks_off()
+    ax.set(xlabel="scale", ylabel=ylabel.replace("_", " "))
+    ax.grid(axis="y", color="0.9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
     if title:
         figure.suptitle(title)
     return _finish(figure, path)

@@ -1,0 +1,458 @@
+"""Evaluation: every number is what a loop over single images finds, and nothing is lost on the way to files."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces.cli import main
+from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, read_idx_images, to_unit
+from scalespaces.models import Card, convert, create, load, save
+from scalespaces.models.source import build
+from scalespaces.plotting import plot_over_scales
+from scalespaces.train.evaluate import Evaluation, Row, evaluate, num_levels, set_scale
+from scalespaces.train.levels import answer
+from scalespaces.train.metrics import ClassificationMetrics, SegmentationMetrics
+from scalespaces.train.scales import rescale_batch
+
+SMALL: dict[str, Any] = {"channels": (6, 9), "kernel_size": 3, "grid": 1, "hidden": 11}
+CARD = Card(mean=[0.3], std=[0.4])
+
+
+@pytest.fixture(scope="module")
+def digit_set() -> ArrayImages:
+    images, labels = digits()
+    return ArrayImages(np.kron(images[:40], np.ones((2, 2), np.uint8)), labels[:40])
+
+
+def network(seed: int = 0, **arguments: Any) -> Any:
+    """A small network whose answers differ."""
+    torch.manual_seed(seed)
+    model: Any = create("cnn", **SMALL | arguments)
+    model.card = CARD
+    with torch.no_grad():
+        model.linear.weight *= 20
+    return model
+
+
+def levelled(seed: int = 0, **arguments: Any) -> Any:
+    return network(seed, num_levels=3, sampling="pyramid", method="cascade", **arguments)
+
+
+class Shapes(ImageDataset):
+    """Images of two sizes, with masks of three classes, some of it ignored."""
+
+    def __init__(self, sizes: Sequence[tuple[int, int]] = ((16, 24), (20, 16))) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.samples = []
+        for n in range(5):
+            size = sizes[n % len(sizes)]
+            mask = torch.randint(0, 3, size, generator=generator)
+            mask[:2] = 255
+            self.samples.append((torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8), mask))
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.samples[index]
+
+
+def loop(ask: Any, data: Any, scale: float, metrics: Any) -> dict[str, Any]:
+    """Image by image."""
+    for n in range(len(data)):
+        image, target = data[n]
+        resized = rescale_batch(
+            CARD.normalise(to_unit(image[None])) if len(image) == 1 else to_unit(image[None]), scale
+        )
+        with torch.no_grad():
+            probabilities = ask(resized)
+        if probabilities.ndim == 4 and probabilities.shape[2:] != target.shape:
+            options: Any = {"mode": "bilinear", "antialias": True}
+            probabilities = F.interpolate(probabilities, target.shape, **options)
+        metrics.update(probabilities.log(), target[None])
+    return metrics.compute()
+
+
+def flat(found: Any) -> list[Any]:
+    if isinstance(found, dict):
+        return [item for value in found.values() for item in flat(value)]
+    return [found]
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_number_is_the_loops(digit_set):
+    plain, levels = network().eval(), levelled(1).eval()
+    scales, tta, select = [0.5, 1, 2], [0.71, 1, 1.41], [0.5, 1]
+    options: Any = {"scales": scales, "tta": tta, "select": select, "pool": "max", "batch": 7}
+    found = evaluate({"plain": plain, "levels": levels}, {"test_2": digit_set}, **options)
+
+    def mean(x: Tensor) -> Tensor:
+        return torch.stack([plain(rescale_batch(x, s)).softmax(1) for s in tta]).mean(0)
+
+    def most_certain(x: Tensor) -> Tensor:
+        answers = [plain(rescale_batch(x, s)).softmax(1) for s in select]
+        return min(answers, key=lambda p: -(p * p.log()).sum().item())
+
+    asked: list[tuple[str, str, Any]] = [
+        ("plain", "plain", lambda x: plain(x).softmax(1)),
+        ("plain", "tta", mean),
+        ("plain", "select", most_certain),
+        ("levels", "plain", lambda x: answer(levels, x, "max").softmax(1)),
+    ]
+    assert [(row.model, row.method, row.resize) for row in found.rows] == [(*a[:2], s) for a in asked for s in scales]
+    rows = iter(found.rows)
+    for _, _, ask in asked:
+        for scale in scales:
+            row = next(rows)
+            assert (row.split, row.scale, row.images, row.note) == ("test_2", 2 * scale, 40, None)
+            expected = loop(ask, digit_set, scale, ClassificationMetrics(10))
+            assert flat(row.metrics) == pytest.approx(flat(expected), abs=1e-4)
+    assert len({round(row.value("nll") or 0, 4) for row in found.rows}) == len(found.rows)
+
+
+@pytest.mark.parametrize("tile", [None, 16])
+def test_masks_are_compared_at_their_own_size(tile):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1)).eval()
+    found = evaluate(model, Shapes(), scales=[0.5, 1, 2], tile=tile)
+    assert found.metric == "average_precision"
+    for row in found.rows:
+        expected = loop(lambda x: model(x).softmax(1), Shapes(), row.scale, SegmentationMetrics(3))
+        assert flat(row.metrics) == pytest.approx(flat(expected), abs=1e-4)
+        assert (row.value("average_precision") or 0) > 0.2
+
+
+def test_several_sets_and_their_scales(digit_set):
+    sets = {"test_0.5": digit_set, "test_1-4": digit_set}
+    found = evaluate(network(), sets, limit=10)
+    assert [(row.split, row.scale) for row in found.rows] == [("test_0.5", 0.5), ("test_1-4", 2.0)]
+    assert list(found.lines()) == ["model"]
+    both = evaluate(network(), sets, scales=[1, 2], limit=10)
+    assert {name: [s for s, _ in line] for name, line in both.lines().items()} == {
+        "model, test_0.5": [0.5, 1.0],
+        "model, test_1-4": [2.0, 4.0],
+    }
+
+
+@pytest.mark.parametrize("name", ["test", "valid", "test_", "test_a-b", "test_0", "test_inf", "a_-1", "test_nan"])
+def test_other_names_have_scale_one(name):
+    assert set_scale(name) == 1
+
+
+def test_the_limit_is_spread_evenly(digit_set):
+    found = evaluate(network(), digit_set, limit=10)
+    spread = ArrayImages(digit_set.images[::4], digit_set.labels[::4])
+    model = network().eval()
+    expected = loop(lambda x: model(x).softmax(1), spread, 1, ClassificationMetrics(10))
+    assert flat(found.rows[0].metrics) == pytest.approx(flat(expected), abs=1e-4)
+    assert found.rows[0].images == 10
+    assert evaluate(network(), digit_set, limit=1000).rows[0].images == 40
+
+
+def test_the_network_is_as_it_was(digit_set):
+    model = network().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    evaluate(model, digit_set, limit=4)
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_double_precision(digit_set):
+    found = evaluate({"a": network(), "b": network().double()}, digit_set, scales=[0.7])
+    assert flat(found.rows[0].metrics) == pytest.approx(flat(found.rows[1].metrics), abs=1e-3)
+
+
+def test_workers_read_the_same(digit_set):
+    rows = [evaluate(network(), digit_set, workers=n).rows[0].metrics for n in (0, 1)]
+    assert rows[0] == rows[1]
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+def test_costs_are_relative_to_the_first_network_of_one_level(digit_set):
+    models = {"levels": levelled(), "plain": network(), "more": network(1)}
+    found = evaluate(models, digit_set, scales=[1, 2], tta=[1, 2], batch=8)
+    base = {row.resize: row.seconds_per_image for row in found.rows if (row.model, row.method) == ("plain", "plain")}
+    for row in found.rows:
+        reference = base[row.resize]
+        assert row.cost is not None
+        assert row.seconds_per_image is not None
+        assert reference is not None
+        assert row.cost == pytest.approx(row.seconds_per_image / reference)
+    assert [row.cost for row in found.rows if (row.model, row.method) == ("plain", "plain")] == [1, 1]
+    assert found.models["levels"]["levels"] == num_levels(models["levels"]) == 3
+
+
+def test_without_a_network_of_one_level_the_first_is_the_measure(digit_set):
+    found = evaluate({"a": levelled(), "b": levelled(1)}, digit_set, limit=4)
+    assert found.rows[0].cost == 1
+    with pytest.raises(ValueError, match="tta is for networks of one level, and there is none; use baselines='all'"):
+        evaluate(levelled(), digit_set, tta=[1])
+    everywhere = evaluate(levelled(), digit_set, limit=4, tta=[1], baselines="all")
+    assert [row.method for row in everywhere.rows] == ["plain", "tta"]
+    assert flat(everywhere.rows[0].metrics) == pytest.approx(flat(everywhere.rows[1].metrics), abs=1e-5)
+
+
+# --- what can be wrong -----------------------------------------------------------------------------------------------
+
+
+def test_images_that_are_too_small_are_a_note(digit_set):
+    models = {"plain": network(), "levels": levelled()}
+    needed = models["levels"].smallest_side
+    assert 4 < needed <= 8
+    found = evaluate(models, digit_set, scales=[0.25, 1], tta=[0.05, 1], limit=8)
+    missing = {(row.label, row.resize) for row in found.rows if row.metrics is None}
+    assert missing == {("plain + TTA", 0.25), ("plain + TTA", 1), ("levels", 0.25)}
+    for row in found.rows:
+        assert (row.note is None) == (row.metrics is not None)
+        assert (row.seconds_per_image is None) == (row.metrics is None)
+    note = next(row.note for row in found.rows if row.label == "levels" and row.note)
+    assert note.startswith("at scale 0.25, images of 16 x 16 pixels are 4 x 4: ")
+    table = found.table()
+    assert "- levels, data: at scale 0.25" in table
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_images_too_small_as_they_are_are_a_note_too():
+    tiny = ArrayImages(torch.zeros(4, 4, 4, dtype=torch.uint8), torch.zeros(4).long())
+    found = evaluate({"plain": network(), "levels": levelled()}, tiny, scales=[1, 4])
+    assert [row.metrics is None for row in found.rows] == [False, False, True, False]
+    with pytest.raises(ValueError, match=r"no network can answer .* at scale 1, images of 4 x 4 pixels are 4 x 4"):
+        evaluate(levelled(), tiny)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"classes": 7}, "'model' answers with 10 classes, and there are 7 in the data"),
+        ({"classes": ["a", "b"]}, "'model' answers with 10 classes, and there are 2 in the data"),
+        ({"classes": [str(9 - n) for n in range(10)]}, "and the data in the order 9, 8, 7"),
+        ({"scales": []}, "at least one scale"),
+        ({"scales": [-1]}, "scale must be a finite number > 0"),
+        ({"pool": "median"}, "pool is one of model, mean"),
+        ({"baselines": "some"}, "baselines is one of one-level, all"),
+        ({"limit": 0}, "limit must be an integer >= 1"),
+        ({"batch": 0}, "batch must be an integer >= 1"),
+    ],
+)
+def test_arguments(arguments, message, digit_set):
+    with pytest.raises(ValueError, match=message):
+        evaluate(network(), digit_set, **arguments)
+
+
+def test_networks_that_do_not_fit_the_data(digit_set):
+    with pytest.raises(ValueError, match=r"'b' answers with 3 classes, and there are 10"):
+        evaluate({"a": network(), "b": network(num_classes=3)}, digit_set)
+    with pytest.raises(ValueError, match="answers for every pixel, and the data have classes of images as a whole"):
+        evaluate(nn.Conv2d(1, 10, 1), digit_set)
+    with pytest.raises(ValueError, match="answers for images as a whole, and the data have classes of every pixel"):
+        evaluate(create("cnn", **SMALL | {"num_classes": 3, "in_channels": 3}), Shapes())
+    with pytest.raises(ValueError, match="'model' takes images of 1 channels, and those of 'data' have 3"):
+        evaluate(network(), Shapes(), scales=[0.5])
+    with pytest.raises(ValueError, match="there are no images in the set 'data'"):
+        evaluate(network(), ArrayImages(torch.zeros(0, 4, 4, dtype=torch.uint8), torch.zeros(0).long()))
+    with pytest.raises(ValueError, match="at least one network and one set"):
+        evaluate({}, digit_set)
+
+
+# --- tables and files ------------------------------------------------------------------------------------------------
+
+
+def made_up() -> Evaluation:
+    def row(model: str, method: str, scale: float, value: float | None, cost: float | None) -> Row:
+        metrics = None if value is None else {"accuracy": value, "nll": None, "per_class": {}}
+        seconds, note = (None, "too small") if value is None else (0.1, None)
+        return Row(model, method, "test", scale, scale, 5, metrics, seconds, cost, note)
+
+    rows = [row("a", "plain", 0.5, None, None), row("a", "plain", 1.0, 0.75, 1.0)]
+    return Evaluation([*rows, row("a", "tta", 0.5, 0.5, 4.0), row("a", "tta", 1.0, 0.25, 6.0)], "accuracy")
+
+
+def test_the_table():
+    assert made_up().table().splitlines() == [
+        "accuracy |    0.5      1 |    cost",
+        "-" * 34,
+        "a        |      - 0.7500 |   1.00x",
+        "a + TTA  | 0.5000 0.2500 |   5.00x",
+        "- a, test: too small",
+    ]
+    assert made_up().lines() == {"a": [(0.5, None), (1.0, 0.75)], "a + TTA": [(0.5, 0.5), (1.0, 0.25)]}
+    assert "     - " in made_up().table("nll")
+    with pytest.raises(ValueError, match="metric is one of accuracy, nll, got 'f1'"):
+        made_up().table("f1")
+
+
+def test_csv_reads_back():
+    rows = list(csv.DictReader(io.StringIO(made_up().to_csv())))
+    assert [row["metric"] for row in rows[:4]] == ["accuracy", "nll", "seconds_per_image", "cost"]
+    values = {(row["method"], row["scale"], row["metric"]): row["value"] for row in rows}
+    assert values["plain", "0.5", "accuracy"] == ""
+    assert float(values["tta", "1.0", "accuracy"]) == 0.25
+    assert len(values) == len(rows) == 16
+
+
+def test_the_picture(tmp_path):
+    path = tmp_path / "lines.png"
+    ax = plot_over_scales(made_up().lines(), path, ylabel="mean_iou", title="digits").axes[0]
+    assert path.stat().st_size > 10_000
+    assert (ax.get_ylabel(), ax.get_xscale()) == ("mean iou", "log")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.5", "1"]
+    a, b = ax.lines
+    assert (a.get_color(), a.get_marker()) != (b.get_color(), b.get_marker())
+    np.testing.assert_array_equal(a.get_ydata(), [np.nan, 0.75])
+    np.testing.assert_array_equal(b.get_ydata(), [0.5, 0.25])
+    many = {str(n): [(1, n)] for n in range(25)}
+    drawn = {
+        (line.get_color(), line.get_marker(), line.get_linestyle()) for line in plot_over_scales(many).axes[0].lines
+    }
+    assert len(drawn) == 25
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_over_scales({"a": []})
+    with pytest.raises(ValueError, match="scales are above 0"):
+        plot_over_scales({"a": [(0, 1)]})
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Any:
+    """Sets of unseen scales, and two networks."""
+    root = tmp_path_factory.mktemp("evaluate")
+    arguments = ["--tests", "0.5", "1", "2", "--canvas", "24", "--counts", "10", "10", "30"]
+    assert main(["data", "make", "unseen-scale", str(root / "data"), *arguments]) == 0
+    for name, model in (("plain", network()), ("levels", levelled(1))):
+        save(model, root / f"{name}.safetensors")
+    return root
+
+
+def run(folder: Any, *arguments: Any) -> int:
+    files = [str(folder / f"{name}.safetensors") for name in ("plain", "levels")]
+    return main(["evaluate", *files, "--kind", "idx", "--root", str(folder / "data"), *map(str, arguments)])
+
+
+def fails(capsys: Any, code: int) -> str:
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.count("\n") == 1
+    assert err.startswith("scalespaces evaluate: error: ")
+    return err
+
+
+SETS = ["--splits", "test_0.5", "test_1", "test_2"]
+
+
+def test_the_command(folder, tmp_path, capsys):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "png")}
+    options = ["--tta", "0.71", "1", "1.41", "--select", "0.5", "1", "--pool", "max", "--names", "A", "B"]
+    outputs = ["--json", files["json"], "--csv", files["csv"], "--plot", files["png"]]
+    assert run(folder, *SETS, *options, *outputs) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("accuracy"))
+    assert lines[head].split() == ["accuracy", "|", "0.5", "1", "2", "|", "cost"]
+    labels = [line.partition("|")[0].strip() for line in lines[head + 2 : head + 6]]
+    assert labels == ["A", "A + TTA", "A + selection", "B"]
+
+    document = json.loads(files["json"].read_text(), parse_constant=pytest.fail)
+    assert len(document["results"]) == 12
+    assert {row["images"] for row in document["results"]} == {30}
+    model, data = levelled(1).eval(), read_idx_images(folder / "data", "test_2")
+    expected = loop(lambda x: answer(model, x, "max").softmax(1), data, 1, ClassificationMetrics(10))
+    last = next(row for row in document["results"] if (row["model"], row["split"]) == ("B", "test_2"))
+    assert flat(last["metrics"]) == pytest.approx(flat(expected), abs=1e-4)
+    assert document["settings"]["files"]["B"] == str(folder / "levels.safetensors")
+    assert document["settings"]["kind"] == "idx"
+
+    rows = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    accuracies = [float(row["value"]) for row in rows if row["metric"] == "accuracy"]
+    assert accuracies == pytest.approx([row["metrics"]["accuracy"] for row in document["results"]])
+    assert files["png"].stat().st_size > 10_000
+
+
+def test_images_may_be_resized_instead(folder, capsys):
+    assert run(folder, "--split", "test_1", "--scales", 0.125, 1, 2, "--limit", 10, "--metric", "nll") == 0
+    out = capsys.readouterr().out
+    assert "nll " in out
+    assert "- levels, test_1: at scale 0.125, images of 24 x 24 pixels are 3 x 3" in out
+
+
+def test_names_come_from_files_or_their_folders(folder, tmp_path, capsys):
+    for name in ("x", "y"):
+        save(network(), tmp_path / name / "network.safetensors")
+    files = [str(tmp_path / name / "network.safetensors") for name in ("x", "y")]
+    arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
+    assert main(["evaluate", *files, *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "\nx        |" in out
+    assert "\ny        |" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--splits", "test_7"], "test_7"),
+        (["--splits", "test_1", "--names", "A"], "--names are 2 different names, one for each network, got A"),
+        (["--splits", "test_1", "--classes", "12"], "'plain' answers with 10 classes, and there are 12 in the data"),
+        (["--splits", "test_1", "--metric", "f1"], "metric is one of accuracy, auroc, nll, got 'f1'"),
+        (["--splits", "test_1", "--plot", "a.txt"], "got the suffix '.txt'"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message, folder, capsys):
+    assert message in fails(capsys, run(folder, *arguments))
+
+
+def test_a_file_that_is_no_network(folder, tmp_path, capsys):
+    path = tmp_path / "no.safetensors"
+    path.write_bytes(b"no")
+    assert "no.safetensors" in fails(capsys, main(["evaluate", str(path), "--kind", "idx", "--root", str(folder)]))
+
+
+def test_segmentation(tmp_path, capsys):
+    numbers = ["--train", "1", "--val", "2", "--test", "1", "--size", "32", "48"]
+    assert main(["data", "make", "cityscapes", str(tmp_path / "data"), *numbers]) == 0
+    path = tmp_path / "model.safetensors"
+    save(create("resnet", width=3), path)
+    arguments = ["--kind", "cityscapes", "--root", str(tmp_path / "data"), "--splits", "valid", "--scales", "0.5", "1"]
+    assert main(["evaluate", str(path), *arguments, "--tta", "1", "2", "--json", str(tmp_path / "out.json")]) == 0
+    assert "average_precision | " in capsys.readouterr().out
+    results = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)["results"]
+    assert [(row["method"], row["scale"]) for row in results] == [(m, s) for m in ("plain", "tta") for s in (0.5, 1)]
+    data, model = Cityscapes(tmp_path / "data", "val"), load(path)
+    for row in results[:2]:
+        expected = loop(lambda x: model(x).softmax(1), data, row["scale"], SegmentationMetrics(19))
+        assert flat(row["metrics"]) == pytest.approx(flat(expected), abs=1e-4)
+
+
+SOURCE = """
+from torch import nn
+
+def model():
+    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), pool, nn.Linear(4, 10))
+"""
+
+
+def test_converted_networks(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "sources_to_evaluate.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    save(convert(build("sources_to_evaluate:model"), 2), "converted.safetensors")
+    files = [str(folder / "plain.safetensors"), "converted.safetensors"]
+    arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
+    assert "load(path, model=...)" in fails(capsys, main(["evaluate", *files, *arguments]))
+    assert (
+        main(["evaluate", *files, *arguments, "--model", "sources_to_evaluate:model", "--pool", "probabilities"]) == 0
+    )
+    assert "converted | " in capsys.readouterr().out
