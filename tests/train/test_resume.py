@@ -104,9 +104,10 @@ def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate,
             raise Crash
         return original(self, *args)
 
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(whole.kind, hook, crash)
+    monkeypatch.setattr(whole.kind, hook, crash)
+    with pytest.raises(Crash):
         train(recipe, tmp_path)
+    monkeypatch.undo()
     train(recipe, tmp_path, resume=True)
     assert_same(tmp_path, whole(accumulate))
 

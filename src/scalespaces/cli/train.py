@@ -15,7 +15,7 @@ _DESCRIPTION = (
     "devices and machines are started with torchrun or SLURM: torchrun --nproc-per-node 4 -m scalespaces train ... . A "
     "run that was interrupted goes on exactly where it was with --resume."
 )
-_EPILOG = "example: scalespaces train recipes/mnist_scale_cnn.yaml --data.root data/mnist-scale/seed_0 --trainer.epochs 5"
+_EPILOG = "example: scalespaces train recipes/mnist_scale_cnn.yaml --data.root data/mnist-scale/seed_0 --seed 1"
 
 
 def add(commands: Any) -> None:
@@ -25,7 +25,6 @@ def add(commands: Any) -> None:
 
 def run(argv: Sequence[str]) -> None:
     """Train."""
-    require("lightning.pytorch", "train")
     from scalespaces.train.recipe import parse_recipe, parser
 
     named = [argv[0]] if argv and not argv[0].startswith("-") else []
@@ -38,6 +37,7 @@ def run(argv: Sequence[str]) -> None:
         return
     recipe, rest = parse_recipe(made, named[0] if named else None, argv[len(named) :])
     out = Path(rest.out or Path("out", Path(named[0]).stem if named else "train"))
+    require("lightning.pytorch", "train")  # takes seconds, and is not needed to say what is wrong
     from scalespaces.train.run import train
 
     result = train(recipe, out, resume=rest.resume, force=rest.force)

@@ -21,7 +21,7 @@ from scalespaces.functional.conv import SCALE_PADDINGS
 from scalespaces.functional.lift import Sampling
 from scalespaces.functional.strict import strictly
 from scalespaces.models.card import Card
-from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePool
+from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePool, synchronise
 from scalespaces.testing import equivariance_error
 from scalespaces.theory import Base, PaddingMode, check_base, check_choice, check_integer
 
@@ -277,7 +277,7 @@ def _replace(model: nn.Module, chosen: Sequence[str], scale_padding: str) -> nn.
         if id(module) in convolutions:
             new[id(module)] = _two_levels(module, scale_padding, weights)
         elif isinstance(module, nn.SyncBatchNorm):  # it reduces one tensor over processes
-            new[id(module)] = _synchronised(module)
+            new[id(module)] = synchronise(module)
     for module in list(model.modules()):
         for name, child in module._modules.items():
             if child is not None and id(child) in new:
@@ -304,14 +304,6 @@ def _two_levels(conv: Any, scale_padding: str, weights: dict[int, nn.Parameter])
         both = torch.stack([plain.detach(), torch.zeros_like(plain)], 2)
         weights[id(plain)] = nn.Parameter(both, plain.requires_grad)
     layer.weight, layer.bias, layer.training = weights[id(plain)], conv.bias, conv.training
-    return layer
-
-
-def _synchronised(norm: nn.SyncBatchNorm) -> nn.Module:
-    layer = ScaleBatchNorm(
-        norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats, sync=True, device="meta"
-    )
-    layer._parameters, layer._buffers, layer.training = norm._parameters, norm._buffers, norm.training
     return layer
 
 

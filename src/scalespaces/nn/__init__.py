@@ -5,7 +5,7 @@ from scalespaces.nn.causal import CausalLift
 from scalespaces.nn.conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
 from scalespaces.nn.graph import GraphConv, GraphLift, GraphPool
 from scalespaces.nn.lift import Lift
-from scalespaces.nn.norm import ScaleBatchNorm, ScaleDropout
+from scalespaces.nn.norm import ScaleBatchNorm, ScaleDropout, synchronise
 from scalespaces.nn.p4 import (
     P4BatchNorm,
     P4Conv2d,
@@ -55,4 +55,5 @@ __all__ = [
     "ScalePool",
     "SemigroupConv",
     "init",
+    "synchronise",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from scalespaces.functional import ScaleSpace, scale_batch_norm, scale_dropout
@@ -22,7 +24,7 @@ class ScaleBatchNorm(_NormBase):
         sync: take the statistics over all processes of ``torch.distributed``, on any device.
 
     Shape:
-        - Input, output: levels of :math:`(B, C, *)`
+        - Input, output: levels of :math:`(B, C, *)`; a plain tensor counts as one level
     """
 
     elements = 1  # consecutive channels that share their statistics
@@ -41,8 +43,14 @@ class ScaleBatchNorm(_NormBase):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sync = sync
 
-    def forward(self, input: ScaleSpace) -> ScaleSpace:
+    @overload
+    def forward(self, input: ScaleSpace) -> ScaleSpace: ...
+    @overload
+    def forward(self, input: Tensor) -> Tensor: ...
+    def forward(self, input: ScaleSpace | Tensor) -> ScaleSpace | Tensor:
         """Normalise."""
+        if not isinstance(input, ScaleSpace):
+            return self.forward(ScaleSpace((input,), 2.0, (1.0,), ((0.0,) * (input.ndim - 2),))).levels[0]
         momentum = self.momentum
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -64,6 +72,34 @@ class ScaleBatchNorm(_NormBase):
     def extra_repr(self) -> str:
         """As PyTorch's, and ``sync`` if set."""
         return super().extra_repr() + (", sync=True" if self.sync else "")
+
+
+def synchronise(model: nn.Module) -> nn.Module:
+    """Let batch normalisation take its statistics over all processes, on any device.
+
+    The like of ``nn.SyncBatchNorm.convert_sync_batchnorm``, which needs GPUs: sets ``sync`` of our layers, and replaces
+    PyTorch's by ours, with the same parameters and buffers under the same names.
+
+    Args:
+        model: changed in place, unless it is itself a layer of PyTorch's.
+
+    Returns:
+        The model.
+
+    Example:
+        >>> synchronise(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
+        ScaleBatchNorm(8, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True, sync=True)
+    """
+    if isinstance(model, ScaleBatchNorm):
+        model.sync = True
+    elif isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
+        state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
+        layer = ScaleBatchNorm(*state, sync=True, device="meta")
+        layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training
+        return layer
+    for name, child in model.named_children():
+        setattr(model, name, synchronise(child))
+    return model
 
 
 class ScaleDropout(nn.Module):

@@ -8,9 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
 from torch import nn
 
 from scalespaces._files import replacing
@@ -42,7 +42,7 @@ def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         raise ValueError(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
 
 
-class Keeper(pl.callbacks.Checkpoint):
+class Keeper(Checkpoint):
     """Keep what a run leaves in its folder, atomically.
 
     ``last.ckpt`` is written every so many steps and after every epoch, ``best.ckpt`` and the network,
@@ -77,33 +77,40 @@ class Keeper(pl.callbacks.Checkpoint):
         """Save within an epoch, between steps; its last batch is left to the end of the epoch."""
         stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         last = batch_idx + 1 >= trainer.num_training_batches
-        if stepped and not last and trainer.global_step % self.every == 0:
+        due = trainer.global_step % self.every == 0 or trainer.global_step == trainer.max_steps
+        if stepped and not last and due:
             trainer.save_checkpoint(self.folder / LAST, weights_only=False)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Add a line, and save, once more if it is the best."""
+        if trainer.fit_loop.epoch_loop.batch_progress.current.ready < trainer.num_training_batches:
+            self._save_network(trainer)  # max_steps ends an epoch early: it can be gone on with, but has no metrics
+            return
         values = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-        if self.monitor not in values:
-            raise ValueError(f"trainer.monitor is one of {', '.join(values)}, got {self.monitor!r}")
         values.pop("train/loss_step", None)
         if not math.isfinite(values["train/loss"]):
             raise ValueError(f"the loss is {values['train/loss']} in epoch {trainer.current_epoch}; use a smaller lr")
         self.rows.append({"epoch": trainer.current_epoch, "step": trainer.global_step, **values})
         if trainer.is_global_zero:
             self._write_table()
-        value, best = values[self.monitor], self.best
-        if best is None or (value < best if is_lower_better(self.monitor) else value > best):
+        value, best = values.get(self.monitor), self.best  # a metric may be unknown, such as that of a missing class
+        if value is not None and (best is None or (value < best if is_lower_better(self.monitor) else value > best)):
             self.best, self.best_epoch = value, trainer.current_epoch
             trainer.save_checkpoint(self.folder / BEST, weights_only=False)
-            state = trainer.strategy.lightning_module_state_dict()  # gathered, where it is sharded
-            if trainer.is_global_zero:
-                own = {key: value for key, value in state.items() if key.startswith("network.")}
-                self._twin.load_state_dict({key.removeprefix("network."): value for key, value in own.items()})
-                save(self._twin, self.folder / NETWORK)
+            self._save_network(trainer)
+        elif best is None:
+            self._save_network(trainer)
         trainer.save_checkpoint(self.folder / LAST, weights_only=False)
 
+    def _save_network(self, trainer: Any) -> None:
+        state = trainer.strategy.lightning_module_state_dict()  # gathered, where it is sharded
+        if trainer.is_global_zero:
+            own = {key: value for key, value in state.items() if key.startswith("network.")}
+            self._twin.load_state_dict({key.removeprefix("network."): value for key, value in own.items()})
+            save(self._twin, self.folder / NETWORK)
+
     def _write_table(self) -> None:
-        names = list(self.rows[-1])
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
         with replacing(self.folder / METRICS) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, names, extrasaction="ignore")
             writer.writeheader()
@@ -111,7 +118,7 @@ class Keeper(pl.callbacks.Checkpoint):
         if not self._headed:
             print(" ".join(f"{_short(name):>{_width(name)}}" for name in names))
         self._headed = True
-        print(" ".join(_cell(name, value) for name, value in self.rows[-1].items()), flush=True)
+        print(" ".join(_cell(name, self.rows[-1].get(name)) for name in names), flush=True)
 
 
 def is_lower_better(monitor: str) -> bool:
@@ -127,6 +134,6 @@ def _width(name: str) -> int:
     return max(8, len(_short(name)))
 
 
-def _cell(name: str, value: float) -> str:
-    text = f"{value:d}" if isinstance(value, int) else f"{value:.4g}"
+def _cell(name: str, value: float | None) -> str:
+    text = "-" if value is None else f"{value:d}" if isinstance(value, int) else f"{value:.4g}"
     return f"{text:>{_width(name)}}"

@@ -17,16 +17,18 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from scalespaces._files import replacing
-from scalespaces.data import ImageDataset, Indexed
+from scalespaces.data import ImageDataset, Indexed, to_unit
 from scalespaces.models import Card, convert, create, load
 from scalespaces.models.source import build
+from scalespaces.nn import synchronise
 from scalespaces.train.batches import KeyedBatches
 from scalespaces.train.checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
 from scalespaces.train.data import class_names, evaluation_loader, num_classes, open_split, training_loader
+from scalespaces.train.levels import answer
 from scalespaces.train.recipe import Recipe, load_recipe
 from scalespaces.train.tasks import Classification, Segmentation, Task
 
@@ -70,13 +72,6 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
     return network.train()
 
 
-def synchronise(network: nn.Module) -> None:
-    """Let batch normalisation take its statistics over all processes, on any device."""
-    for module in network.modules():
-        if hasattr(module, "sync"):
-            module.sync = True
-
-
 class Data(pl.LightningDataModule):
     """The training and validation sets of a recipe, and where in an epoch to go on."""
 
@@ -118,8 +113,8 @@ class Data(pl.LightningDataModule):
 def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False) -> Result:
     """Train a network by a recipe.
 
-    In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's files,
-    ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
+    In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's
+    files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
 
     Args:
         recipe: the experiment.
@@ -137,9 +132,11 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
     kind: Any = Segmentation if recipe.data.segmentation else Classification
     task: Task = kind(network, recipe, classes, class_names(recipe.data))
     if recipe.trainer.channels_last:
-        network.to(memory_format=torch.channels_last)
+        module: Any = network
+        module.to(memory_format=torch.channels_last)
     keeper = Keeper(out, task.monitor, recipe.trainer.checkpoint_every, network)
     trainer = make_trainer(recipe, out, keeper, quiet=quiet)
+    _try_out(network, valid_set[0][0], recipe, classes)
     KeyedBatches(  # refuses sizes that do not fit, before anything runs
         train_set, recipe.data.batch_size, processes=trainer.world_size, accumulate=recipe.trainer.accumulate
     )
@@ -158,8 +155,23 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
     result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
     if trainer.is_global_zero:
         document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
-        _write_json(out / RESULT, document | {"steps": result.steps, "last": keeper.rows[-1]})
+        _write_json(out / RESULT, document | {"steps": result.steps, "epochs": keeper.rows})
     return result
+
+
+def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
+    """Whether the network takes the images and knows the classes is found out before anything runs."""
+    network.eval()
+    with torch.no_grad():
+        logits = answer(network, Card.of(network).normalise(to_unit(image[None])), recipe.levels.pool)
+    network.train()
+    expected = (1, classes, *image.shape[1:]) if recipe.data.segmentation else (1, classes)
+    if logits.shape != expected:
+        raise ValueError(
+            f"model: answers are {expected} for an image of {tuple(image.shape)} and {classes} classes, got "
+            f"{tuple(logits.shape)}; set the number of classes in model.arguments, and use a network for "
+            f"{'segmentation' if recipe.data.segmentation else 'classification'}"
+        )
 
 
 def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
@@ -169,7 +181,7 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
     callbacks: list[pl.Callback] = [keeper]
     if options.patience is not None:
         mode = "min" if is_lower_better(keeper.monitor) else "max"
-        callbacks.append(EarlyStopping(keeper.monitor, patience=options.patience, mode=mode, check_finite=True))
+        callbacks.append(EarlyStopping(keeper.monitor, patience=options.patience, mode=mode, strict=False))
     bar = not quiet and sys.stderr.isatty()
     if bar:
         callbacks.append(RichProgressBar(leave=False))

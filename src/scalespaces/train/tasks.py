@@ -14,6 +14,7 @@ from scalespaces.data import PCamAugment, to_unit
 from scalespaces.models import Card
 from scalespaces.train.levels import answer, supervise
 from scalespaces.train.metrics import ClassificationMetrics, SegmentationMetrics
+from scalespaces.train.predict import predict_mask
 from scalespaces.train.recipe import Recipe
 from scalespaces.train.scales import jitter
 
@@ -36,6 +37,8 @@ class Task(pl.LightningModule):
     """
 
     metrics: ClassificationMetrics | SegmentationMetrics
+    measured: tuple[str, ...]
+    """What the metrics are called; epochs are compared by the first, unless the recipe says otherwise."""
 
     def __init__(self, network: nn.Module, recipe: Recipe) -> None:
         super().__init__()
@@ -150,13 +153,17 @@ class Task(pl.LightningModule):
     @property
     def monitor(self) -> str:
         """The quantity by which epochs are compared."""
-        return self.recipe.trainer.monitor or f"valid/{self.main_metric}"
-
-    main_metric = "accuracy"
+        known = ["train/loss", *(f"valid/{name}" for name in self.measured)]
+        monitor = self.recipe.trainer.monitor or known[1]
+        if monitor not in known:
+            raise ValueError(f"trainer.monitor is one of {', '.join(known)}, got {monitor!r}")
+        return monitor
 
 
 class Classification(Task):
     """Every image has a class."""
+
+    measured = ("accuracy", "auroc", "nll")
 
     def __init__(self, network: nn.Module, recipe: Recipe, num_classes: int, names: tuple[str, ...] = ()) -> None:
         super().__init__(network, recipe)
@@ -172,7 +179,7 @@ class Classification(Task):
 class Segmentation(Task):
     """Every pixel has a class, or is ignored."""
 
-    main_metric = "mean_iou"
+    measured = ("mean_iou", "average_precision", "accuracy")
 
     def __init__(self, network: nn.Module, recipe: Recipe, num_classes: int, names: tuple[str, ...] = ()) -> None:
         super().__init__(network, recipe)
@@ -180,12 +187,12 @@ class Segmentation(Task):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score whole images, seen through windows of the size of the crops."""
-        from scalespaces.train.predict import predict_mask
-
         images, target = batch
         for image, mask in zip(images, target, strict=True):
             probabilities = predict_mask(
-                self.network, self._normalise(to_unit(image[None]))[0], tile=self.recipe.data.crop,
+                self.network,
+                self._normalise(to_unit(image[None]))[0],
+                tile=self.recipe.data.crop,
                 pool=self.recipe.levels.pool,
             )
             self.metrics.update(probabilities[None].clamp(min=1e-30).log(), mask[None])

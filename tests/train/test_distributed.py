@@ -1,0 +1,144 @@
+"""Several processes, started by torchrun, do what one does; and go on when one of them dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalespaces import data
+from scalespaces.train.checkpoints import load_checkpoint
+
+pytestmark = pytest.mark.slow
+
+
+def command(out: Path, *said: str, processes: int = 1, restarts: int = 0) -> list[str]:
+    train = ["-m", "scalespaces", "train", *said, "--out", str(out), "--trainer.accelerator=cpu"]
+    if processes == 1:
+        return [sys.executable, *train]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, *torchrun, "--max-restarts", str(restarts), *train]
+
+
+def start(argv: list[str]) -> Any:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def finish(process: Any) -> str:
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    return output
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    state = load_checkpoint(folder / "last.ckpt")["state_dict"]
+    return {key: value for key, value in state.items() if key.startswith("network.")}
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("data")
+    images, labels = data.digits()
+    data.write_sets(folder / "idx", data.mnist_scale(images, labels, counts=(280, 21, 10)))
+    data.make_cityscapes(folder / "cityscapes", {"train": 6, "val": 3, "test": 1}, size=(48, 64))
+    return {path.name: path for path in folder.iterdir()}
+
+
+def classification(roots: dict[str, Path]) -> list[str]:
+    small = '{"channels": [4, 8], "kernel_size": 3, "hidden": 16, "num_levels": 3, "dropout": 0.0}'
+    return [
+        "--model.name=s_cnn",
+        f"--model.arguments={small}",
+        "--data.kind=idx",
+        f"--data.root={roots['idx']}",
+        "--data.batch_size=8",
+        "--data.workers=0",
+        "--optimiser.name=sgd",
+        "--optimiser.lr=0.05",
+    ]
+
+
+def segmentation(roots: dict[str, Path]) -> list[str]:
+    small = '{"width": 4, "num_levels": 2, "sampling": "pyramid", "method": "cascade"}'
+    return [
+        "--model.name=s_resnet",
+        f"--model.arguments={small}",
+        "--data.kind=cityscapes",
+        f"--data.root={roots['cityscapes']}",
+        "--data.batch_size=2",
+        "--data.crop=[32, 32]",
+        "--data.flip=true",
+        "--data.workers=0",
+        "--optimiser.name=sgd",
+        "--optimiser.lr=0.05",
+    ]
+
+
+def converted(roots: dict[str, Path]) -> list[str]:
+    return [
+        "--model.source=tests.train.test_recipes:foreign",
+        "--model.arguments.in_channels=1",
+        "--model.convert.num_levels=2",
+        *classification(roots)[2:],
+    ]
+
+
+def relative(one: Tensor, other: Tensor) -> float:
+    # A bias in front of a batch normalisation has no gradient but rounding errors: it stays at almost zero.
+    return float((one - other).norm() / other.norm().clamp(min=1e-3))
+
+
+@pytest.mark.parametrize("kind", [classification, segmentation, converted])
+def test_two_processes_follow_one(kind, roots, tmp_path):
+    """The same global batch, 50 steps in float32, batch normalisation synchronised."""
+    said = [*kind(roots), "--trainer.max_steps=50", "--trainer.epochs=1000"]
+    runs = [start(command(tmp_path / str(n), *said, processes=n)) for n in (1, 2)]
+    for run in runs:
+        finish(run)
+    one, two = weights(tmp_path / "1"), weights(tmp_path / "2")
+    assert one.keys() == two.keys()
+    errors = {key: relative(two[key].double(), one[key].double()) for key in one}
+    assert max(errors.values()) < 1e-4, sorted(errors.items(), key=lambda item: -item[1])[:3]
+    # The test can fail: without synchronisation the two drift apart.
+    apart = start(command(tmp_path / "apart", *said, "--trainer.sync_batchnorm=false", processes=2))
+    finish(apart)
+    assert max(relative(value.double(), one[key].double()) for key, value in weights(tmp_path / "apart").items()) > 1e-3
+
+
+def test_sharded_networks_follow_one_process(roots, tmp_path):
+    said = [*classification(roots), "--trainer.max_steps=20", "--trainer.epochs=1000"]
+    runs = [
+        start(command(tmp_path / "1", *said)),
+        start(command(tmp_path / "2", *said, "--trainer.strategy=fsdp", processes=2)),
+    ]
+    for run in runs:
+        finish(run)
+    one, two = weights(tmp_path / "1"), weights(tmp_path / "2")
+    assert max(relative(two[key].double(), one[key].double()) for key in one) < 1e-4
+    more = [*said, "--trainer.strategy=fsdp", "--trainer.max_steps=25", "--resume"]
+    finish(start(command(tmp_path / "2", *more, processes=2)))
+
+
+def test_a_killed_worker_is_restarted(roots, tmp_path):
+    said = [*classification(roots), "--trainer.epochs=4", "--trainer.checkpoint_every=5", "--resume"]
+    whole = finish(start(command(tmp_path / "whole", *said, processes=2)))
+    assert "wrote" in whole
+    run = start(command(tmp_path / "killed", *said, processes=2, restarts=2))
+    while not (tmp_path / "killed" / "last.ckpt").exists():
+        assert run.poll() is None, run.communicate()[0]
+        time.sleep(0.01)
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True)
+    workers = [int(pid) for pid in listed.stdout.split()]
+    assert len(workers) >= 2
+    os.kill(workers[-1], signal.SIGKILL)
+    finish(run)
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert [key for key in one if not torch.equal(one[key], two[key])] == []
+    assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "killed" / "metrics.csv").read_text()

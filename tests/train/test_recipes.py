@@ -1,0 +1,220 @@
+"""Every recipe that comes with the package runs, and what is wrong with one is said before anything runs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from scalespaces import data, models
+from scalespaces.train.recipe import Recipe, load_recipe
+from scalespaces.train.run import train
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def foreign(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    """A plain CNN, as any package might have it."""
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 8, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, num_classes),
+    )
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory) -> dict[str, Path]:
+    """Data in every format that a recipe reads."""
+    folder = tmp_path_factory.mktemp("made")
+    data.make_pcam(folder / "pcam", {"train": 12, "valid": 5, "test": 4})
+    data.make_cityscapes(folder / "cityscapes", {"train": 4, "val": 2, "test": 1}, size=(96, 128))
+    images, labels = data.digits()
+    data.write_sets(folder / "mnist_scale", data.mnist_scale(images, labels, counts=(24, 10, 10)))
+    sets = data.unseen_scales(images, labels, 3.5, [1.75, 3.5], canvas=56, counts=(24, 10, 10))
+    data.write_sets(folder / "unseen_scale", sets)
+    pillow = pytest.importorskip("PIL.Image")
+    generator = np.random.default_rng(0)
+    for n in range(24):
+        file = folder / "finetune" / "train" / f"class_{n % 3}" / f"{n}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pillow.fromarray(generator.integers(0, 256, (40 + n, 50, 3), np.uint8)).save(file)
+    return {path.name: path for path in folder.iterdir()}
+
+
+def small(name: str, made: dict[str, Path]) -> list[str]:
+    """What makes a recipe small enough for a test: data made on the spot, few and small samples."""
+    kind = next(kind for kind in made if name.startswith(kind))
+    said = ["--data.root", str(made[kind]), "--data.batch_size=4", "--data.workers=0", "--trainer.max_steps=2"]
+    if kind == "cityscapes":
+        said += ["--data.crop=[64, 64]", "--data.batch_size=2"]
+    if kind == "finetune":
+        # In the place of timm's network, which is not installed here; tests/zoo has the real one.
+        said += [f"--model.source={__name__}:foreign", "--data.size=[64, 64]"]
+        said += ['--model.arguments={"num_classes": 3}']
+    return said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipe_runs(name, made, tmp_path):
+    recipe = load_recipe(RECIPES / f"{name}.yaml", small(name, made))
+    result = train(recipe, tmp_path / "out")
+    assert result.steps == 2
+    source = foreign(3) if recipe.model.source else None
+    network = models.load(result.folder / "model.safetensors", source)
+    assert network.card.classes or recipe.data.kind == "idx"
+    fresh = create(recipe) if source is None else foreign(3)
+    changed = [
+        key
+        for key, value in fresh.named_parameters()
+        if not torch.equal(value, dict(network.named_parameters())[key if source is None else f"model.{key}"])
+    ]
+    assert changed, "two steps have changed nothing"
+    assert load_recipe(result.folder / "recipe.yaml") == recipe
+    versions = json.loads((result.folder / "versions.json").read_text())
+    assert versions["torch"] == torch.__version__
+    assert versions["seed"] == recipe.seed
+    assert list((result.folder / "tensorboard").iterdir())
+
+
+def create(recipe: Recipe) -> nn.Module:
+    from scalespaces.train.data import num_classes, open_split
+    from scalespaces.train.run import make_network
+
+    return make_network(recipe, open_split(recipe.data)[0][0].shape[0], num_classes(recipe.data))
+
+
+def test_there_is_a_recipe_for_every_network():
+    used = {yaml.safe_load((RECIPES / f"{name}.yaml").read_text())["model"].get("name") for name in NAMES}
+    assert set(models.list()) <= used
+
+
+@pytest.mark.parametrize(
+    ("task", "epochs", "optimiser", "lr", "batch"),
+    [("pcam", 100, "sgd", 0.1, 512), ("cityscapes", 100, "adam", 1e-3, 8)],
+)
+def test_schedules_are_the_papers(task, epochs, optimiser, lr, batch):
+    for name in NAMES:
+        if name.startswith(task):
+            recipe = load_recipe(RECIPES / f"{name}.yaml")
+            assert (recipe.trainer.epochs, recipe.data.batch_size) == (epochs, batch)
+            assert (recipe.optimiser.name, recipe.optimiser.lr) == (optimiser, lr)
+            assert (recipe.optimiser.lr_milestones, recipe.optimiser.lr_factor) == ([40, 80], 0.1)
+            assert recipe.optimiser.momentum == 0.9
+            assert recipe.data.augment == ("pcam" if task == "pcam" else "none")
+            assert recipe.data.crop == (None if task == "pcam" else (992, 992))
+
+
+# --- what is wrong is said at once -----------------------------------------------------------------------------------
+
+
+PCAM = RECIPES / "pcam_s_densenet.yaml"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (["--data.rot", "x"], "data.rot"),
+        (["--data.batch_size", "many"], "data.batch_size"),
+        (["--trainer.precision", "8"], "trainer.precision"),
+        (["--optimiser.name", "lion"], "optimiser.name"),
+        (["--optimiser.lr", "-1"], "lr is above 0"),
+        (["--data.crop", "[64, 64]"], "data.crop is for segmentation"),
+        (["--data.kind", "imagenet"], "data.kind"),
+        (["--data.mean", "[0.5]"], "data.mean and data.std"),
+        (["--trainer.epochs", "0"], "trainer.epochs"),
+        (["--levels.supervise", "all"], "levels.supervise"),
+        (["--model.source", "timm:create_model"], "model.name is given alone"),
+        (["--seed", "-3"], "seed is from 0"),
+    ],
+)
+def test_wrong_values_are_named(said, message):
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        load_recipe(PCAM, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {name: cnn}\ndata: {kind: idx, rooot: x}\n", "rooot"),
+        ("model: {name: cnn}\ndata: {kind: idx}\n", "data.root"),
+        ("data: {kind: idx, root: x}\n", "model.name, model.source or model.file is needed"),
+        ("model: {name: cnn}\ndata: {kind: idx, root: x}\nepochs: 3\n", "epochs"),
+        ("model: {name: cnn", "parsing"),
+        ("- a list\n", "config"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path, text, message):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        load_recipe(file)
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        (["--data.root", "nowhere"], FileNotFoundError, "data.root: there is no folder 'nowhere'"),
+        (["--model.name", "s_densnet"], ValueError, "did you mean 's_densenet'"),
+        (["--model.arguments.samplng", "dense"], TypeError, "samplng"),
+        (["--model.arguments.num_classes", "5"], ValueError, "set the number of classes"),
+        (["--model.name", "s_resnet"], ValueError, "use a network for classification"),
+        (["--data.batch_size", "512"], ValueError, "use a smaller data.batch_size"),
+        (["--trainer.accumulate", "3"], ValueError, "use a multiple of 3"),
+        (["--data.limit", "1000"], ValueError, "data.limit"),
+        (["--trainer.monitor", "accuracy"], ValueError, "trainer.monitor is one of train/loss, valid/accuracy"),
+        (["--model.arguments.num_levels", "9", "--model.arguments.sampling", "pyramid"], ValueError, "num_levels"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(made, tmp_path, said, error, message):
+    recipe = load_recipe(PCAM, [*small("pcam", made), *said])
+    with pytest.raises(error, match=message.replace(".", r"\.")):
+        train(recipe, tmp_path / "out")
+    assert not list(tmp_path.glob("out/*.ckpt"))
+    assert not list(tmp_path.glob("out/*.safetensors"))
+
+
+def command(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    run: Sequence[str] = [sys.executable, "-m", "scalespaces", "train", *argv]
+    return subprocess.run(run, capture_output=True, text=True, env=environment, cwd=cwd)
+
+
+def test_command(made, tmp_path):
+    said = [*small("pcam", made), "--data.batch_size=6", "--trainer.epochs=1"]
+    done = command(str(PCAM), *said, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "best valid/accuracy" in done.stdout
+    assert (tmp_path / "out" / "pcam_s_densenet" / "model.safetensors").is_file()
+    assert done.stderr == ""
+    again = command(str(PCAM), *small("pcam", made), cwd=tmp_path)
+    assert again.returncode == 2
+    assert again.stderr.startswith("scalespaces train: error: 'out/pcam_s_densenet' holds a run already; --resume")
+
+
+def test_command_says_what_is_wrong_in_one_line(tmp_path):
+    done = command(str(PCAM), "--data.rot", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "data.rot" in done.stderr
+
+
+def test_help_names_every_key():
+    done = command("--help")
+    assert done.returncode == 0
+    for key in ("--data.root", "--model.arguments", "--optimiser.lr", "--levels.supervise", "--trainer.precision"):
+        assert key in done.stdout
+    assert "--resume" in done.stdout
