@@ -12,7 +12,6 @@ from torch.testing import assert_close
 from scalespaces.data import PCamAugment
 from scalespaces.data.augment import move, recolour
 
-pytest.importorskip("kornia")
 images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 3, 24, 24), dtype=np.uint8))
 
 
@@ -65,8 +64,28 @@ def test_colours_change_as_with_tensorflow(brightness, saturation, hue, contrast
     deltas = np.array([brightness * 64 / 255, saturation * 0.25, hue * 0.04, contrast * 0.75])
     pixels = images[:2, :, :6, :6].double() / 255
     got = recolour(pixels, *(torch.tensor([d, 0.0]).double() for d in deltas))
-    np.testing.assert_allclose(got[0], naive_recolour(pixels[0].numpy(), *deltas), atol=1e-6)
-    assert_close(got[1], pixels[1], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(got[0], naive_recolour(pixels[0].numpy(), *deltas), atol=1e-12)
+    assert_close(got[1], pixels[1], rtol=0, atol=1e-12)
+
+
+@given(
+    *(st.floats(-limit, limit, width=32) for limit in (1.0, 2.0, 2.0, 2.0)),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_colours_change_as_with_kornia(brightness, saturation, hue, contrast, dtype):
+    """By way of HSV and back, for greys, blacks, whites and pure colours, too, and changes of any size."""
+    color, enhance = pytest.importorskip("kornia.color"), pytest.importorskip("kornia.enhance")
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 0.5, 1.0])] * 3).T.reshape(3, 3, 9)
+    pixels = torch.stack([corners, images[0, :, :3, :9] / 255, images[1, :, :3, :9] / 255]).to(dtype)
+    deltas = [torch.tensor([d, 0.0, d / 3], dtype=dtype) for d in (brightness, saturation, hue, contrast)]
+    hsv = color.rgb_to_hsv(enhance.adjust_brightness(pixels, deltas[0]))
+    hsv = enhance.adjust_hue_raw(enhance.adjust_saturation_raw(hsv, 1 + deltas[1]), 2 * np.pi * deltas[2])
+    changed = color.hsv_to_rgb(hsv)
+    mean = changed.mean((2, 3), keepdim=True)
+    expected = (mean + (1 + deltas[3])[:, None, None, None] * (changed - mean)).clamp(0, 1)
+    before = pixels.clone()
+    assert_close(recolour(pixels, *deltas), expected, rtol=0, atol=1e-5)
+    assert torch.equal(pixels, before)
 
 
 def test_a_batch_is_augmented_as_its_draws_say():

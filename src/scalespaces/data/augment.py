@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalespaces._extras import require
 from scalespaces.data.keys import keyed_generator
 from scalespaces.data.pixels import to_unit
 
@@ -87,17 +85,19 @@ def move(images: Tensor, places: Tensor) -> Tensor:
     side = images.shape[-1]
     if images.shape[-2] != side:
         raise ValueError(f"quarter turns need square images, got {images.shape[-1]} x {images.shape[-2]}")
-    turns, flip, down, right = (column[:, None, None] for column in places.unbind(1))
-    row = torch.arange(side, device=images.device)[:, None]
-    column = row.T
-    column = torch.where(flip == 1, side - 1 - column, column)
-    last = side - 1
-    # Where the pixel at (row, column) comes from, for each number of quarter turns.
-    sources = [(row, column), (column, last - row), (last - row, last - column), (last - column, row)]
-    i = sum((turns == t) * source[0] for t, source in enumerate(sources))
-    j = sum((turns == t) * source[1] for t, source in enumerate(sources))
-    flat = _reflect(i - down, side) * side + _reflect(j - right, side)
-    index = flat.flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    turns, flip, down, right = (column[:, None] for column in places.unbind(1))
+    row = torch.arange(side, device=images.device)[None]
+    column = torch.where(flip == 1, side - 1 - row, row)
+
+    def source(along: Tensor, mirrored: Tensor, shift: Tensor) -> Tensor:
+        return _reflect(torch.where(mirrored, side - 1 - along, along) - shift, side)
+
+    # The pixel at (r, c) comes from (r, c), (c, -r), (-r, -c) or (-c, r), for 0 to 3 quarter turns: the row it comes
+    # from is a function of one of the two, the column of the other, and the index in the plane a sum.
+    upside, sideways, turned = turns >= 2, (turns == 1) | (turns == 2), turns % 2 == 1
+    of_row = torch.where(turned, source(row, sideways, right), side * source(row, upside, down))
+    of_column = torch.where(turned, side * source(column, upside, down), source(column, sideways, right))
+    index = (of_row[:, :, None] + of_column[:, None]).flatten(1)[:, None].expand(-1, images.shape[1], -1)
     return images.flatten(2).gather(2, index).view(images.shape)
 
 
@@ -107,7 +107,14 @@ def _reflect(index: Tensor, side: int) -> Tensor:
 
 
 def recolour(images: Tensor, brightness: Tensor, saturation: Tensor, hue: Tensor, contrast: Tensor) -> Tensor:
-    """Change the colours of each image of a batch; zeros change nothing.
+    r"""Change the colours of each image of a batch; zeros change nothing.
+
+    Saturation and hue change in HSV, but without a detour: with the value :math:`V` (the largest of the three), the
+    chroma :math:`C` (less the smallest) and the hue :math:`h` in sixths of the circle, a channel is
+
+    .. math:: V - C \, \big[2 - |(h + n) \bmod 6 - 2|\big]_0^1, \qquad n = 5, 3, 1 \text{ for red, green, blue}
+
+    The saturation is :math:`C / V`, at most 1: to multiply it is to multiply :math:`C`, up to :math:`V`.
 
     Args:
         images: ``(B, 3, H, W)`` in [0, 1].
@@ -116,10 +123,20 @@ def recolour(images: Tensor, brightness: Tensor, saturation: Tensor, hue: Tensor
         hue: ``(B,)``, turn, in parts of the circle.
         contrast: ``(B,)``, by how much more than 1 differences from the channel's mean are multiplied.
     """
-    enhance, colour = require("kornia.enhance", "train"), require("kornia.color", "train")
-    hsv = colour.rgb_to_hsv(enhance.adjust_brightness(images, brightness))
-    hsv = enhance.adjust_hue_raw(enhance.adjust_saturation_raw(hsv, 1 + saturation), 2 * math.pi * hue)
-    images = colour.hsv_to_rgb(hsv)
-    # kornia's own takes the mean of the grey image; TensorFlow's, each channel's.
-    mean = images.mean((-2, -1), keepdim=True)
-    return (mean + (1 + contrast)[:, None, None, None] * (images - mean)).clamp(0, 1)
+    brightness, saturation, hue, contrast = (
+        column[:, None, None, None] for column in (brightness, saturation, hue, contrast)
+    )
+    images = (images + brightness).clamp_(0, 1)
+    red, green, blue = images.split(1, 1)
+    value = images.amax(1, keepdim=True)
+    chroma = value - images.amin(1, keepdim=True)
+    # The hue times the chroma, from the channel that is the largest.
+    sixths = torch.where(value == green, (blue - red).add_(chroma, alpha=2), (red - green).add_(chroma, alpha=4))
+    sixths = torch.where(value == red, green - blue, sixths)
+    sixths = sixths.div_(chroma.clamp(min=torch.finfo(images.dtype).tiny)).add_(6 * hue)  # greys have no hue
+    chroma = torch.minimum(chroma.mul_((1 + saturation).clamp(min=0)), value)
+    shifts = torch.arange(5, 0, -2, device=images.device)[:, None, None]
+    images = (sixths + shifts).remainder_(6).sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
+    images = images.mul_(chroma).neg_().add_(value)
+    mean = images.mean((-2, -1), keepdim=True)  # each channel's, as TensorFlow does
+    return images.sub_(mean).mul_(1 + contrast).add_(mean).clamp_(0, 1)
