@@ -128,7 +128,8 @@ def test_grey_networks_see_grey(tmp_path):
     made = classifier(file, in_channels=1)
     deep = np.random.default_rng(0).integers(0, 65536, (20, 20), dtype=np.uint16)
     pictures = [save(tmp_path / "colour.png", noise(20, 20)), save(tmp_path / "deep.png", deep)]
-    assert main(["predict", str(file), *map(str, pictures), "--out", str(out)]) == 0
+    assert main(["predict", str(file), *map(str, reversed(pictures)), str(pictures[1]), "--out", str(out)]) == 0
+    assert [row["file"] for row in rows(out)] == [picture.as_posix() for picture in pictures]  # sorted, each once
     grey = np.array(image_module.fromarray(noise(20, 20)).convert("L")) / 255
     for row, values in zip(rows(out), (grey, deep / 65535), strict=True):
         with torch.no_grad():

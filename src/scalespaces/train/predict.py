@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from scalespaces.data import blend_windows, cut_windows, read_pixels, to_unit, window_places
+from scalespaces.data import cut_windows, read_pixels, to_unit, window_places
 from scalespaces.data.pixels import decode_file, sides
 from scalespaces.models import Card
 from scalespaces.theory import check_integer
@@ -118,21 +119,20 @@ def predict_rows(
         yield _probabilities(model, image[None], pool, True)[0]
         return
     at_once = max(1, min(check_integer("batch", batch, 1), WHOLE // (y.window * x.window)))
-    bands: list[tuple[int, Tensor]] = []
+    tent = _tent(y.trusted, image)[:, None] * _tent(x.trusted, image)
+    weights, total = tent.new_zeros(y.trusted, size[1]), tent.new_zeros(0)
     for top, start, end in zip(y.places, y.starts, [*y.places[1:], size[0]], strict=True):
-        seen: list[Tensor] = []
         for n in range(0, len(x.starts), at_once):
             windows = cut_windows(image, [(start, left) for left in x.starts[n : n + at_once]], (y.window, x.window))
             answers = _probabilities(model, windows, pool, True)[:, :, top - start :][:, :, : y.trusted]
+            if not len(total):
+                total = answers.new_zeros(answers.shape[1], *weights.shape)
             for one, place, left in zip(answers, x.places[n:], x.starts[n:], strict=False):
-                seen.append(one[:, :, place - left :][:, :, : x.trusted])
-        band = blend_windows(torch.stack(seen), [(0, place) for place in x.places], (y.trusted, size[1]))
-        # The weights of windows are products of one for the rows and one for the columns, so bands blend likewise.
-        bands = [*(other for other in bands if other[0] + y.trusted > top), (top, band)]
-        first = bands[0][0]
-        places = [(place - first, 0) for place, _ in bands]
-        rows = blend_windows(torch.stack([b for _, b in bands]), places, (top + y.trusted - first, size[1]))
-        yield rows[:, top - first : end - first]
+                total[..., place : place + x.trusted] += tent * one[..., place - left :][..., : x.trusted]
+                weights[:, place : place + x.trusted] += tent
+        done = end - top  # no window further down sees these rows
+        yield total[:, :done] / weights[:done]
+        total, weights = (F.pad(rest[..., done:, :], (0, 0, 0, done)) for rest in (total, weights))
 
 
 # --- what goes in ----------------------------------------------------------------------------------------------------
@@ -309,6 +309,12 @@ class _Axis:
         room = (length - self.trusted) // step
         self.places = [step * n for n, _ in window_places((room + stride, 1), (stride, 1), (stride, 1))]
         self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
+
+
+def _tent(length: int, like: Tensor) -> Tensor:
+    """Weights that fall off linearly from the middle."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return 1 - (torch.arange(length, device=like.device, dtype=dtype) - (length - 1) / 2).abs() / ((length + 1) / 2)
 
 
 def _axes(size: tuple[int, int], tile: tuple[int, int] | None, overlap: int | None) -> list[_Axis]:
