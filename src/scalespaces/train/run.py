@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
 
 from scalespaces._files import replacing
@@ -125,15 +125,13 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
     """
     out = Path(out)
     checkpoint = _prepare_folder(recipe, out, resume, force)
+    _rejoin(recipe)
     train_set = open_split(recipe.data, "train", seed=recipe.seed)
     valid_set = open_split(recipe.data, "valid", seed=recipe.seed)
     classes = num_classes(recipe.data)
     network = make_network(recipe, train_set[0][0].shape[0], classes)
     kind: Any = Segmentation if recipe.data.segmentation else Classification
     task: Task = kind(network, recipe, classes, class_names(recipe.data))
-    if recipe.trainer.channels_last:
-        module: Any = network
-        module.to(memory_format=torch.channels_last)
     keeper = Keeper(out, task.monitor, recipe.trainer.checkpoint_every, network)
     trainer = make_trainer(recipe, out, keeper, quiet=quiet)
     _try_out(network, valid_set[0][0], recipe, classes)
@@ -191,7 +189,9 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
     if strategy == "fsdp":
         from lightning.pytorch.strategies import ModelParallelStrategy
 
-        strategy = ModelParallelStrategy(save_distributed_checkpoint=False)
+        if not isinstance(devices, int):
+            raise ValueError("trainer.devices is a number with the strategy fsdp, unless torchrun or SLURM started it")
+        strategy = ModelParallelStrategy(devices * nodes, 1, save_distributed_checkpoint=False)
     with warnings.catch_warnings():
         _ignore_lightnings_advice()
         return pl.Trainer(
@@ -216,6 +216,22 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
             enable_model_summary=False,
             default_root_dir=out,
         )
+
+
+def _rejoin(recipe: Recipe) -> None:
+    """Meet the other processes after torchrun has restarted them all.
+
+    Its store may outlive them, and holds the addresses of those that are gone: keys of a new name are used.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or distributed.is_initialized():
+        return
+    cuda = recipe.trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, rank, processes = next(distributed.rendezvous("env://"))
+    keys = distributed.PrefixStore(f"attempt_{attempt}", store)
+    distributed.init_process_group("nccl" if cuda else "gloo", store=keys, rank=rank, world_size=processes)
 
 
 def _world(recipe: Recipe) -> tuple[Any, int]:

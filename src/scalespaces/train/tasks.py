@@ -55,7 +55,7 @@ class Task(pl.LightningModule):
         mesh = self.device_mesh
         if mesh is None or self._sharded:
             return
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         shard: Any = fully_shard
         for module in self.network.modules():
@@ -64,6 +64,8 @@ class Task(pl.LightningModule):
                     if any(True for _ in block.parameters()):
                         shard(block, mesh=mesh["data_parallel"])
         shard(self.network, mesh=mesh["data_parallel"])
+        if hasattr(self.network, "level_answers"):
+            register_fsdp_forward_method(self.network, "level_answers")
         self._sharded = True
 
     def configure_optimizers(self) -> Any:
