@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -125,7 +126,11 @@ def test_every_number_is_the_loops(digit_set):
 def test_masks_are_compared_at_their_own_size(tile):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1)).eval()
+    widths = []
+    handle = model.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[3]))
     found = evaluate(model, Shapes(), scales=[0.5, 1, 2], tile=tile)
+    handle.remove()
+    assert max(widths[1:]) == (48 if tile is None else 16)  # the first was to find out about classes
     assert found.metric == "average_precision"
     for row in found.rows:
         expected = loop(lambda x: model(x).softmax(1), Shapes(), row.scale, SegmentationMetrics(3))
@@ -173,6 +178,7 @@ def test_double_precision(digit_set):
     assert flat(found.rows[0].metrics) == pytest.approx(flat(found.rows[1].metrics), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_workers_read_the_same(digit_set):
     rows = [evaluate(network(), digit_set, workers=n).rows[0].metrics for n in (0, 1)]
     assert rows[0] == rows[1]
@@ -193,6 +199,13 @@ def test_costs_are_relative_to_the_first_network_of_one_level(digit_set):
         assert row.cost == pytest.approx(row.seconds_per_image / reference)
     assert [row.cost for row in found.rows if (row.model, row.method) == ("plain", "plain")] == [1, 1]
     assert found.models["levels"]["levels"] == num_levels(models["levels"]) == 3
+
+
+def test_seconds_are_the_median_after_the_first_batch(digit_set, monkeypatch):
+    ticks = iter([0, 1000, 2000, 2010, 3000, 3030, 4000, 4080, 5000, 5050])
+    monkeypatch.setattr("scalespaces.train.evaluate.time.perf_counter", lambda: next(ticks))
+    assert evaluate(network(), digit_set, batch=10, limit=40).rows[0].seconds_per_image == 3
+    assert next(ticks) == 5000
 
 
 def test_without_a_network_of_one_level_the_first_is_the_measure(digit_set):
@@ -434,6 +447,25 @@ def test_segmentation(tmp_path, capsys):
     for row in results[:2]:
         expected = loop(lambda x: model(x).softmax(1), data, row["scale"], SegmentationMetrics(19))
         assert flat(row["metrics"]) == pytest.approx(flat(expected), abs=1e-4)
+
+
+def test_own_images_and_masks(tmp_path, capsys):
+    for n, (image, mask) in enumerate(Shapes().samples):
+        for folder, pixels in (("images", image.permute(1, 2, 0)), ("masks", mask.byte())):
+            (tmp_path / "test" / folder).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.numpy()).save(tmp_path / "test" / folder / f"{n}.png")
+    save(create("resnet", width=3, num_classes=3), tmp_path / "model.safetensors")
+    arguments = [
+        str(tmp_path / "model.safetensors"),
+        "--kind",
+        "masks",
+        "--root",
+        str(tmp_path),
+        "--metric",
+        "mean_iou",
+    ]
+    assert main(["evaluate", *arguments]) == 0
+    assert capsys.readouterr().out.startswith("mean_iou | ")
 
 
 SOURCE = """

@@ -18,6 +18,7 @@ from scalespaces.plotting import check_writable, plot_over_scales
 from scalespaces.train.data import DataOptions, Kind, class_names, num_classes, open_split
 from scalespaces.train.evaluate import Baselines, evaluate
 from scalespaces.train.levels import LevelPool
+from scalespaces.train.predict import describe_answers
 
 
 def add(commands: Any) -> None:
@@ -60,7 +61,7 @@ def add(commands: Any) -> None:
     add("--root", required=True, metavar="FOLDER", help="of the data")
     add("--splits", nargs="+", default=["test"], metavar="NAME", help="sets: test, valid, train, or any IDX set's name")
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this before anything else")
-    add("--classes", type=positive, metavar="N", help="number of classes, where the data do not tell")
+    add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
     add("--table", metavar="CSV", help="labels (pcam_folder, table), if not in a file called after the split")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
     add("--limit", type=positive, metavar="N", help="measure as many images of each set, evenly spread over it")
@@ -90,18 +91,18 @@ def _run(args: argparse.Namespace) -> None:
     if args.plot is not None:
         check_writable(args.plot)
     names = _names(args.files, args.names)
+    source = None if args.model is None else build(args.model)
+    networks = {name: _load(file, source) for name, file in zip(names, args.files, strict=True)}
+    own = len(describe_answers(networks[names[0]])[0])
     options = DataOptions(
         args.kind,
         args.root,
         size=None if args.size is None else (args.size[0], args.size[1]),
-        num_classes=args.classes,
+        num_classes=own if args.classes is None and args.kind in ("masks", "table") else args.classes,
         table=args.table,
         on_error="skip" if args.skip_errors else "raise",
     )
-    source = None if args.model is None else build(args.model)
-    networks = {name: _load(file, source) for name, file in zip(names, args.files, strict=True)}
     sets = {split: open_split(options, split) for split in args.splits}
-    classes: Any = class_names(options) or num_classes(options)
     found = evaluate(
         networks,
         sets,
@@ -110,7 +111,7 @@ def _run(args: argparse.Namespace) -> None:
         select=args.select or (),
         baselines=args.baselines,
         pool=args.pool,
-        classes=classes,
+        classes=class_names(options) or num_classes(options),
         batch=args.batch,
         device=args.device,
         workers=args.workers,
@@ -119,10 +120,6 @@ def _run(args: argparse.Namespace) -> None:
         metric=args.metric,
     )
     print(found)
-    if args.csv is not None:
-        with replacing(args.csv) as draft:
-            draft.write_text(found.to_csv(), encoding="utf-8")
-        print(f"\nwrote {args.csv}")
     if args.json is not None:
         document = found.to_json()
         document["settings"] |= {"files": dict(zip(names, args.files, strict=True))}
@@ -130,6 +127,10 @@ def _run(args: argparse.Namespace) -> None:
             key: getattr(args, key) for key in ("kind", "root", "splits", "size", "table", "model")
         }
         write_json(args.json, document)
+    if args.csv is not None:
+        with replacing(args.csv) as draft:
+            draft.write_text(found.to_csv(), encoding="utf-8")
+        print(f"wrote {args.csv}")
     if args.plot is not None:
         plot_over_scales(found.lines(), args.plot, ylabel=found.metric)
         print(f"wrote {args.plot}")

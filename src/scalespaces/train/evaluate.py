@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data.progress import Progress
-from scalespaces.models import Card
 from scalespaces.theory import check_choice, check_integer, check_real
 from scalespaces.train.data import Part
 from scalespaces.train.levels import LevelPool, answer
@@ -220,7 +219,7 @@ def evaluate(
     check_choice("baselines", baselines, get_args(Baselines))
     check_choice("pool", pool, get_args(LevelPool))
     check_integer("batch", batch, 1)
-    factors = [check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales]
+    factors = list(dict.fromkeys(check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales))
     if not factors:
         raise ValueError("scales has at least one scale, got none")
     where = device_called(str(device))
@@ -242,7 +241,7 @@ def evaluate(
             _Cell(name, method, split, factor, asked, new_metrics().to(where))
             for split in parts
             for name, network in networks.items()
-            for method, asked in _methods(network, tta, select, baselines, pool, tile if dense else None, dense)
+            for method, asked in _methods(network, tta, select, baselines, pool, tile, dense)
             for factor in factors
         ]
         ways = {cell.method for cell in cells}
@@ -352,7 +351,6 @@ def _about(model: nn.Module) -> dict[str, Any]:
         "network": type(model).__name__,
         "levels": num_levels(model),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "card": Card.of(model).to_json(),
     }
 
 
