@@ -335,3 +335,13 @@ class TestScalePool:
 def test_maximum_padding_is_at_most_half_the_window():
     with pytest.raises(ValueError, match="padding is at most half the window, got 2"):
         max_pool(lift(torch.rand(1, 1, 16, 16), 2), 2, padding=2)
+
+
+@pytest.mark.parametrize("mode", ["mean", "max"])
+def test_global_pooling_of_as_many_images_and_channels_as_pixels(mode):
+    """(B, C) is no grid, though it may be as large as one."""
+    levels = lift(torch.rand(8, 8, 8, 8), num_levels=2)
+    pooled = global_pool(levels, mode)
+    assert pooled.dims == 0
+    apart = torch.cat([global_pool(lift(image[None], num_levels=2), mode).levels[0] for image in levels.levels[0]])
+    torch.testing.assert_close(pooled.levels[0], apart)

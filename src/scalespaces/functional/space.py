@@ -582,7 +582,8 @@ def _place(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], call: _Call) ->
     same_size = []
     for space in on_grids:
         axes = tuple(a + ndim - space.ndim for a in space.axes)  # operands are aligned at their last axes
-        if min(axes) >= 0 and all(tuple(shape[a] for a in axes) == space.sizes(k) for k, shape in enumerate(shapes)):
+        # Space does not take the place of the batch, even if (B, C) of a pooled level happens to be a grid's (H, W).
+        if min(axes) >= min(1, *space.axes) and all(tuple(shape[a] for a in axes) == space.sizes(k) for k, shape in enumerate(shapes)):
             same_size.append(space if axes == space.axes else space.replace(levels, axes=axes))
     if same_size:
         for other in same_size[1:]:

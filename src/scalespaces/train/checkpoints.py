@@ -106,7 +106,8 @@ class Keeper(Checkpoint):
         state = trainer.strategy.lightning_module_state_dict()  # gathered, where it is sharded
         if trainer.is_global_zero:
             own = {key: value for key, value in state.items() if key.startswith("network.")}
-            self._twin.load_state_dict({key.removeprefix("network."): value for key, value in own.items()})
+            own = {key.removeprefix("network."): value for key, value in own.items()}
+            self._twin.load_state_dict(own, assign=True)  # in the precision they are in
             save(self._twin, self.folder / NETWORK)
 
     def _write_table(self) -> None:
