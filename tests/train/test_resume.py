@@ -150,6 +150,23 @@ def test_keeper_saves_between_steps_only(root, tmp_path, monkeypatch):
     assert saved == [(0, 3), (0, 7), (1, 1), (1, 5)]
 
 
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, whole, monkeypatch):
+    original = Keeper._save_network
+
+    def crash(self, trainer):
+        original(self, trainer)
+        raise Crash
+
+    monkeypatch.setattr(Keeper, "_save_network", crash)
+    said = options(root, "--trainer.accumulate=1", "--trainer.checkpoint_every=100")
+    with pytest.raises(Crash):
+        train(load_recipe(None, said), tmp_path)
+    monkeypatch.undo()
+    assert not (tmp_path / "last.ckpt").exists()
+    train(load_recipe(None, said), tmp_path, resume=True)
+    assert_same(tmp_path, whole(1))
+
+
 def test_a_second_run_is_refused(root, tmp_path):
     recipe = load_recipe(None, options(root, "--trainer.epochs=1"))
     train(recipe, tmp_path)

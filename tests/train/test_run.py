@@ -28,6 +28,12 @@ def options(root: Path, *more: str) -> list[str]:
     return [*said, "--data.batch_size=16", "--data.workers=0", "--trainer.epochs=2", "--optimiser.lr=0.01", *more]
 
 
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return dict(models.load(folder / "model.safetensors").state_dict())
 

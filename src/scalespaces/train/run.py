@@ -159,6 +159,8 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
 
 def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
     """Whether the network takes the images and knows the classes is found out before anything runs."""
+    height, width = recipe.data.crop or image.shape[1:]
+    image = image[:, :height, :width]
     network.eval()
     with torch.no_grad():
         logits = answer(network, Card.of(network).normalise(to_unit(image[None])), recipe.levels.pool)
@@ -262,7 +264,7 @@ def _prepare_folder(recipe: Recipe, out: Path, resume: bool, force: bool) -> str
     # Every process looks, and the first one writes: none may see what is written.
     began_here = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
     if began_here and any((out / name).exists() for name in (LAST, BEST, NETWORK)):
-        if not force:
+        if not force and not resume:  # a run that was killed in its first epoch has no last checkpoint
             raise FileExistsError(f"{str(out)!r} holds a run already; --resume goes on with it, --force begins anew")
         for name in (LAST, BEST, NETWORK, METRICS, RESULT):
             (out / name).unlink(missing_ok=True)

@@ -1,0 +1,31 @@
+"""The recipe that fine-tunes a converted network, with the network it names."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from scalespaces import models
+from scalespaces.train.recipe import load_recipe
+from scalespaces.train.run import train
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "finetune_converted.yaml"
+
+
+def test_recipe_runs(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    generator = np.random.default_rng(0)
+    for n in range(24):
+        file = tmp_path / "photos" / f"class_{n % 3}" / f"{n}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pillow.fromarray(generator.integers(0, 256, (80, 70 + n, 3), np.uint8)).save(file)
+    said = ["--data.root", str(tmp_path / "photos"), "--data.batch_size=4", "--data.size=[64, 64]", "--data.workers=0"]
+    said += ["--trainer.max_steps=2", "--model.arguments.pretrained=false", "--model.arguments.num_classes=3"]
+    result = train(load_recipe(RECIPE, said), tmp_path / "out")
+    assert result.steps == 2
+    network = models.load(result.folder / "model.safetensors", timm.create_model("resnet18", num_classes=3))
+    assert network.card.classes == ("class_0", "class_1", "class_2")
+    with torch.no_grad():
+        assert network(torch.rand(1, 3, 64, 64)).shape == (1, 3)
