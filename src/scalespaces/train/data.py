@@ -172,12 +172,10 @@ def _open_cityscapes(options: DataOptions, root: Path, split: str, seed: int) ->
 
 
 def _open_idx(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
-    try:
-        return read_idx_images(root, split, num_classes(options))
-    except FileNotFoundError:
-        if split != "valid":
-            raise
-    return Part(*_held_out(read_idx_images(root, "train", num_classes(options)), options, split, seed))
+    classes = num_classes(options)
+    if split in ("train", "valid") and not any(root.glob("valid-images-idx3-ubyte*")):
+        return Part(*_held_out(read_idx_images(root, "train", classes), options, split, seed))
+    return read_idx_images(root, split, classes)
 
 
 def _open_class_folders(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
@@ -269,12 +267,18 @@ def _held_out(dataset: ImageDataset, options: DataOptions, split: str, seed: int
 
 
 def _limited(dataset: ImageDataset, limit: int, seed: int) -> np.ndarray:
-    labels = getattr(dataset, "labels", None)
     if not 1 <= limit <= len(dataset):
         raise ValueError(f"data.limit is from 1 to the size of the training set, {len(dataset)}, got {limit}")
-    if labels is None:
-        return np.sort(np.random.default_rng(seed).permutation(len(dataset))[:limit])
-    return np.sort(split_classes(np.asarray(labels), [limit], seed)[0])
+    return np.sort(split_classes(_labels(dataset), [limit], seed)[0])
+
+
+def _labels(dataset: Any) -> np.ndarray:
+    """The class of each image; of images whose pixels have classes, zeros."""
+    if isinstance(dataset, Part):
+        return _labels(dataset.dataset)[dataset.indices]
+    if isinstance(dataset, ClassFolders | LabelledFolder):
+        return np.array([label for _, label in dataset.samples])
+    return np.asarray(getattr(dataset, "labels", np.zeros(len(dataset))))
 
 
 class Part(ImageDataset):
@@ -283,10 +287,7 @@ class Part(ImageDataset):
     def __init__(self, dataset: ImageDataset, indices: Sequence[int] | np.ndarray) -> None:
         super().__init__(dataset.seed)
         self.dataset, self.indices = dataset, np.asarray(indices)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Hand the epoch on."""
-        self.dataset.set_epoch(epoch)
+        self._epoch = dataset._epoch  # it is theirs together
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -328,6 +329,10 @@ def evaluation_loader(
     dataset: ImageDataset, batch_size: int, workers: int = 0, *, rank: int = 0, processes: int = 1, pin: bool = False
 ) -> DataLoader[Any]:
     """A loader of every sample once, in order; of every ``processes``-th where several share them."""
+    if len(dataset) < processes:  # one without would not take part when the others put their results together
+        raise ValueError(
+            f"{processes} processes share a set of at least as many samples, got {len(dataset)}; use fewer processes"
+        )
     own: Any = dataset if processes == 1 else Part(dataset, np.arange(rank, len(dataset), processes))
     return DataLoader(own, batch_size, collate_fn=collate, pin_memory=pin, **_worker_options(workers))
 
