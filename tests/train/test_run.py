@@ -5,11 +5,13 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from scalespaces import data, models
 from scalespaces.train.checkpoints import load_checkpoint
+from scalespaces.train.levels import supervise
 from scalespaces.train.recipe import load_recipe
 from scalespaces.train.run import train
 
@@ -154,3 +156,24 @@ def test_a_network_from_a_file_is_trained_on(root, tmp_path):
     assert parameters
     for key in parameters:
         torch.testing.assert_close(two[key], one[key])
+
+
+def test_class_255_counts(tmp_path):
+    """Only masks have a number for pixels of no class."""
+    generator = np.random.default_rng(0)
+    labels = np.array([255, 0, 255, 1] * 4)
+    made = data.ArrayImages(generator.integers(0, 256, (16, 20, 20), np.uint8), labels)
+    data.write_sets(tmp_path / "data", {"train": made, "valid": made})
+    said = options(tmp_path / "data", "--data.num_classes=256", "--trainer.max_steps=1")
+    task = make_task(load_recipe(None, said))
+    images, target = torch.rand(4, 1, 20, 20), torch.tensor([255, 255, 255, 255])
+    assert task.ignored not in range(256)
+    loss = supervise(task.network, images, target, "answer", task.ignored)
+    assert loss > 0
+
+
+def make_task(recipe):
+    from scalespaces.train.run import make_network
+    from scalespaces.train.tasks import Classification
+
+    return Classification(make_network(recipe, 1, 256), recipe, 256)

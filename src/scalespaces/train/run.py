@@ -109,6 +109,11 @@ class Data(pl.LightningDataModule):
         size = 1 if options.segmentation else max(1, options.batch_size // self._place()["processes"])
         return evaluation_loader(self.valid, min(size, 256), options.workers, pin=self._pin, **self._place())
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Images and targets; indices stay, since random numbers are drawn where they are."""
+        moved = super().transfer_batch_to_device(batch[:2], device, dataloader_idx)
+        return [*moved, *batch[2:]]
+
 
 def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False) -> Result:
     """Train a network by a recipe.

@@ -18,8 +18,6 @@ from scalespaces.train.predict import predict_mask
 from scalespaces.train.recipe import Recipe
 from scalespaces.train.scales import jitter
 
-IGNORED = 255
-
 
 class Task(pl.LightningModule):
     r"""A network and its loss, with all that is random keyed by (seed, epoch, sample).
@@ -37,6 +35,7 @@ class Task(pl.LightningModule):
     """
 
     metrics: ClassificationMetrics | SegmentationMetrics
+    ignored = -100  # target that does not count
     measured: tuple[str, ...]
     """What the metrics are called; epochs are compared by the first, unless the recipe says otherwise."""
 
@@ -46,7 +45,7 @@ class Task(pl.LightningModule):
         self.card = Card.of(network)
         self.augment = PCamAugment(recipe.seed) if recipe.data.augment == "pcam" else None
         self._supervise = torch.compile(supervise) if recipe.trainer.compile else supervise
-        self.train_loss = MeanMetric(nan_strategy="ignore")
+        self.train_loss = MeanMetric(nan_strategy="disable")  # a look at values would make a GPU wait
         self.train_loss.persistent(True)  # so that the mean over an epoch survives an interruption
         self._sharded = False
 
@@ -109,8 +108,8 @@ class Task(pl.LightningModule):
         """The loss of a batch."""
         images, target, indices = batch
         images, target = self._prepare(images, target, indices)
-        total = self._supervise(self.network, images, target, self.recipe.levels.supervise, IGNORED)
-        count = (target != IGNORED).sum()
+        total = self._supervise(self.network, images, target, self.recipe.levels.supervise, self.ignored)
+        count = (target != self.ignored).sum()
         self.train_loss.update(total.detach() / count.clamp(min=1), count)
         if self.trainer.world_size > 1:
             # Processes' gradients are averaged, so each one's share is of the mean over all targets.
@@ -132,10 +131,11 @@ class Task(pl.LightningModule):
     def _prepare(self, images: Tensor, target: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Training images as the network takes them."""
         data, epoch = self.recipe.data, self.current_epoch
-        images = to_unit(images) if self.augment is None else self.augment(images, indices.cpu(), epoch)
+        images = to_unit(images) if self.augment is None else self.augment(images, indices, epoch)
         if data.jitter is not None:
-            keys = (indices.cpu(), epoch, self.recipe.seed, *data.jitter)
-            images, target = jitter(images, target, *keys, ignore_index=IGNORED)
+            images, target = jitter(
+                images, target, indices, epoch, self.recipe.seed, *data.jitter, ignore_index=self.ignored
+            )
         return self._normalise(images), target
 
     def _normalise(self, images: Tensor) -> Tensor:
@@ -181,11 +181,12 @@ class Classification(Task):
 class Segmentation(Task):
     """Every pixel has a class, or is ignored."""
 
+    ignored = 255
     measured = ("mean_iou", "average_precision", "accuracy")
 
     def __init__(self, network: nn.Module, recipe: Recipe, num_classes: int, names: tuple[str, ...] = ()) -> None:
         super().__init__(network, recipe)
-        self.metrics = SegmentationMetrics(num_classes, names, ignore_index=IGNORED)
+        self.metrics = SegmentationMetrics(num_classes, names, ignore_index=self.ignored)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score whole images, seen through windows of the size of the crops."""
