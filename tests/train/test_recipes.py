@@ -43,7 +43,8 @@ def made(tmp_path_factory) -> dict[str, Path]:
     data.make_pcam(folder / "pcam", {"train": 12, "valid": 5, "test": 4})
     data.make_cityscapes(folder / "cityscapes", {"train": 4, "val": 2, "test": 1}, size=(96, 128))
     images, labels = data.digits()
-    data.write_sets(folder / "mnist_scale", data.mnist_scale(images, labels, counts=(24, 10, 10)))
+    sets = data.unseen_scales(images, labels, (1.05, 3.5), [1.0], canvas=28, counts=(24, 10, 10))
+    data.write_sets(folder / "mnist_scale", sets)
     sets = data.unseen_scales(images, labels, 3.5, [1.75, 3.5], canvas=56, counts=(24, 10, 10))
     data.write_sets(folder / "unseen_scale", sets)
     pillow = pytest.importorskip("PIL.Image")
@@ -169,7 +170,7 @@ def test_wrong_files_are_refused(tmp_path, text, message):
     [
         (["--data.root", "nowhere"], FileNotFoundError, "data.root: there is no folder 'nowhere'"),
         (["--model.name", "s_densnet"], ValueError, "did you mean 's_densenet'"),
-        (["--model.arguments.samplng", "dense"], TypeError, "samplng"),
+        (["--model.arguments.samplng", "dense"], ValueError, "model: s_densenet takes no argument 'samplng'"),
         (["--model.arguments.num_classes", "5"], ValueError, "set the number of classes"),
         (["--model.name", "s_resnet"], ValueError, "use a network for classification"),
         (["--data.batch_size", "512"], ValueError, "use a smaller data.batch_size"),
@@ -215,6 +216,7 @@ def test_command_says_what_is_wrong_in_one_line(tmp_path):
 def test_help_names_every_key():
     done = command("--help")
     assert done.returncode == 0
+    assert "folder of the data" in done.stdout
     for key in ("--data.root", "--model.arguments", "--optimiser.lr", "--levels.supervise", "--trainer.precision"):
         assert key in done.stdout
     assert "--resume" in done.stdout

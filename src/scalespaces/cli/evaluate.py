@@ -11,7 +11,7 @@ from torch import nn
 
 from scalespaces import models
 from scalespaces._files import prepare, replacing
-from scalespaces.cli._arguments import Help, natural, positive
+from scalespaces.cli._arguments import Help, natural, positive, seed
 from scalespaces.cli._output import write_json
 from scalespaces.models.source import build
 from scalespaces.plotting import check_writable, plot_over_scales
@@ -42,7 +42,8 @@ def add(commands: Any) -> None:
     add(
         "--model",
         metavar="MODULE:FUNCTION",
-        help="for converted networks, what makes the model they were made of, as in torchvision.models:resnet18",
+        help="for converted networks, what makes the model they were made of: torchvision.models:resnet18, or with "
+        "arguments, 'timm:create_model(model_name=\"resnet18\")'",
     )
     add(
         "--pool",
@@ -63,6 +64,8 @@ def add(commands: Any) -> None:
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this before anything else")
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
     add("--table", metavar="CSV", help="labels (pcam_folder, table), if not in a file called after the split")
+    add("--seed", type=seed, metavar="N", help="of the training, where a set is held out of the training set")
+    add("--holdout", type=float, default=0.1, metavar="PART", help="of the training set that was held out")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
     add("--limit", type=positive, metavar="N", help="measure as many images of each set, evenly spread over it")
     add = parser.add_argument_group("scales").add_argument
@@ -100,9 +103,10 @@ def _run(args: argparse.Namespace) -> None:
         size=None if args.size is None else (args.size[0], args.size[1]),
         num_classes=own if args.classes is None and args.kind in ("masks", "table") else args.classes,
         table=args.table,
+        holdout=args.holdout,
         on_error="skip" if args.skip_errors else "raise",
     )
-    sets = {split: open_split(options, split) for split in args.splits}
+    sets = {split: open_split(options, split, seed=args.seed) for split in args.splits}
     found = evaluate(
         networks,
         sets,

@@ -31,7 +31,8 @@ def add(commands: Any) -> None:
     add(
         "--model",
         metavar="MODULE:FUNCTION",
-        help="for a converted network, what makes the model it was made of, as in torchvision.models:resnet18",
+        help="for a converted network, what makes the model it was made of: torchvision.models:resnet18, or with "
+        "arguments, 'timm:create_model(model_name=\"resnet18\")'",
     )
     add = parser.add_argument_group("shapes").add_argument
     add(

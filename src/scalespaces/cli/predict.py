@@ -65,7 +65,8 @@ def add(commands: Any) -> None:
     add(
         "--model",
         metavar="MODULE:FUNCTION",
-        help="for a converted network, what makes the model it was made of, as in torchvision.models:resnet18",
+        help="for a converted network, what makes the model it was made of: torchvision.models:resnet18, or with "
+        "arguments, 'timm:create_model(model_name=\"resnet18\")'",
     )
     add("--pool", choices=get_args(LevelPool), default="model", help="over levels (default: as the network does)")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto, the best there is)")

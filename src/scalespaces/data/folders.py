@@ -268,6 +268,7 @@ def image_files(folder: str | Path, deep: bool = True) -> list[Path]:
 
 
 def is_class_folder(folder: Path) -> bool:
+    """Whether it is a folder that stands for a class: any that is not hidden."""
     return folder.is_dir() and not folder.name.startswith(".")
 
 

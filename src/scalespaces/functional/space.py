@@ -583,7 +583,8 @@ def _place(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], call: _Call) ->
     for space in on_grids:
         axes = tuple(a + ndim - space.ndim for a in space.axes)  # operands are aligned at their last axes
         # Space does not take the place of the batch, even if (B, C) of a pooled level happens to be a grid's (H, W).
-        if min(axes) >= min(1, *space.axes) and all(tuple(shape[a] for a in axes) == space.sizes(k) for k, shape in enumerate(shapes)):
+        sizes = [tuple(shape[a] for a in axes) for shape in shapes] if min(axes) >= min(1, *space.axes) else None
+        if sizes == [space.sizes(k) for k in range(len(shapes))]:
             same_size.append(space if axes == space.axes else space.replace(levels, axes=axes))
     if same_size:
         for other in same_size[1:]:

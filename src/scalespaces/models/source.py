@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import sys
@@ -17,14 +18,16 @@ def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     """The model that the function at ``MODULE:FUNCTION`` makes.
 
     Args:
-        place: the module, which may be a file in the current directory, and the function or class in it.
-        arguments: what the function is called with, by name.
+        place: the module, which may be a file in the current directory, and the function or class in it; plain
+            arguments may follow, as in ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
+        arguments: what else the function is called with, by name.
 
     Example:
         >>> build("torch.nn:Conv2d", {"in_channels": 3, "out_channels": 2, "kernel_size": 3})
         Conv2d(3, 2, kernel_size=(3, 3), stride=(1, 1))
     """
-    said = arguments or {}
+    place, said = _split(place)
+    said |= arguments or {}
     module, _, name = place.partition(":")
     try:
         with _current_directory():
@@ -37,6 +40,20 @@ def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ValueError(f"a model is named by what makes an nn.Module, got {place!r}, a {type(model).__name__}")
     return model
+
+
+def _split(place: str) -> tuple[str, dict[str, Any]]:
+    """What is called, and the plain values in its parentheses."""
+    name, opened, rest = place.partition("(")
+    if not opened:
+        return place, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("arguments have names, as in (num_classes=3)")
+        return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r}: {error}") from error
 
 
 @contextmanager

@@ -74,6 +74,9 @@ class ScaleBatchNorm(_NormBase):
         return super().extra_repr() + (", sync=True" if self.sync else "")
 
 
+_PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
+
+
 def synchronise(model: nn.Module) -> nn.Module:
     """Let batch normalisation take its statistics over all processes, on any device.
 
@@ -93,6 +96,11 @@ def synchronise(model: nn.Module) -> nn.Module:
     if isinstance(model, ScaleBatchNorm):
         model.sync = True
     elif isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
+        if type(model).forward not in _PLAIN:
+            raise ValueError(
+                f"{type(model).__name__} computes more than a batch normalisation, and cannot be synchronised; build "
+                "the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
+            )
         state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
         layer = ScaleBatchNorm(*state, sync=True, device="meta")
         layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training

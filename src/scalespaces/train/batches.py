@@ -28,7 +28,8 @@ class KeyedBatches(Sampler[list[int]]):
         start: batch of that epoch to start with.
 
     Example:
-        >>> dataset = scalespaces.data.ArrayImages(torch.zeros(10, 8, 8, dtype=torch.uint8), torch.zeros(10, dtype=torch.int64))
+        >>> images, labels = torch.zeros(10, 8, 8, dtype=torch.uint8), torch.arange(10)
+        >>> dataset = scalespaces.data.ArrayImages(images, labels)
         >>> whole, half = KeyedBatches(dataset, 4), KeyedBatches(dataset, 4, rank=1, processes=2)
         >>> [batch[2:] for batch in whole] == list(half)
         True

@@ -84,10 +84,10 @@ class Keeper(Checkpoint):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Add a line, and save, once more if it is the best."""
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready < trainer.num_training_batches:
-            self._save_network(trainer)  # max_steps ends an epoch early: it can be gone on with, but has no metrics
+            if self.best is None:  # max_steps ends an epoch early: it can be gone on with, but has no metrics
+                self._save_network(trainer)
             return
-        values = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
-        values.pop("train/loss_step", None)
+        values = dict(sorted(pl_module.found.items()))
         if not math.isfinite(values["train/loss"]):
             raise ValueError(f"the loss is {values['train/loss']} in epoch {trainer.current_epoch}; use a smaller lr")
         self.rows.append({"epoch": trainer.current_epoch, "step": trainer.global_step, **values})

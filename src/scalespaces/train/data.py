@@ -91,6 +91,8 @@ class DataOptions:
             raise ValueError(f"data.augment pcam is for classification, got the kind {self.kind}")
         if self.size is not None and self.kind not in ("class_folders", "table"):
             raise ValueError(f"data.size is for class_folders and tables, got the kind {self.kind}")
+        if self.flip and not self.segmentation:
+            raise ValueError(f"data.flip is for segmentation, got the kind {self.kind}")
         if self.crop is not None and not self.segmentation:
             raise ValueError(f"data.crop is for segmentation, got the kind {self.kind}; use data.size")
 
@@ -100,21 +102,21 @@ class DataOptions:
         return self.kind in ("cityscapes", "masks")
 
 
-def open_split(options: DataOptions, split: str = "train", *, seed: int = 0) -> ImageDataset:
+def open_split(options: DataOptions, split: str = "train", *, seed: int | None = 0) -> ImageDataset:
     """A dataset of a recipe.
 
     Args:
         options: the recipe's.
         split: ``"train"``, ``"valid"`` or ``"test"``, or the name of any IDX set. Crops and flips are made of the
             training set alone.
-        seed: of crops, flips, and what is held out.
+        seed: of crops, flips, and what is held out; None if it is not known, when what is held out is an error.
     """
     root = Path(options.root)
     if not root.exists():
         raise FileNotFoundError(f"data.root: there is no folder {options.root!r}")
     dataset = _OPEN[options.kind](options, root, split, seed)
     if split == "train" and options.limit is not None:
-        dataset = Part(dataset, _limited(dataset, options.limit, seed))
+        dataset = Part(dataset, _limited(dataset, options.limit, seed or 0))
     return dataset
 
 
@@ -126,7 +128,7 @@ def class_names(options: DataOptions) -> tuple[str, ...]:
         return tuple(CLASSES)
     if options.kind == "class_folders":
         root = Path(options.root)
-        folder = _folder(root, "train") or root
+        folder = next(filter(None, (_folder(root, split) for split in ("train", "valid", "test"))), root)
         return tuple(sorted(path.name for path in folder.iterdir() if is_class_folder(path)))
     return ()
 
@@ -146,18 +148,18 @@ def num_classes(options: DataOptions) -> int:
 # --- the kinds -------------------------------------------------------------------------------------------------------
 
 
-def _open_pcam(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
+def _open_pcam(options: DataOptions, root: Path, split: str, seed: int | None) -> ImageDataset:
     return PCam(root, split)
 
 
-def _open_pcam_folder(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
+def _open_pcam_folder(options: DataOptions, root: Path, split: str, seed: int | None) -> ImageDataset:
     def table(folder: Path, file: Path) -> ImageDataset:
         return PCamFolder(folder, file, on_error=options.on_error)
 
     return _open_tabled(options, root, split, seed, table)
 
 
-def _open_cityscapes(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
+def _open_cityscapes(options: DataOptions, root: Path, split: str, seed: int | None) -> ImageDataset:
     training = split == "train"
     crop = options.crop if training else None
     names = {"valid": "val"}
@@ -166,19 +168,19 @@ def _open_cityscapes(options: DataOptions, root: Path, split: str, seed: int) ->
         names.get(split, split),
         crop=crop,
         flip=options.flip and training,
-        seed=seed,
+        seed=seed or 0,
         on_error=options.on_error,
     )
 
 
-def _open_idx(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
+def _open_idx(options: DataOptions, root: Path, split: str, seed: int | None) -> ImageDataset:
     classes = num_classes(options)
     if split in ("train", "valid") and not any(root.glob("valid-images-idx3-ubyte*")):
         return Part(*_held_out(read_idx_images(root, "train", classes), options, split, seed))
     return read_idx_images(root, split, classes)
 
 
-def _open_class_folders(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
+def _open_class_folders(options: DataOptions, root: Path, split: str, seed: int | None) -> ImageDataset:
     def whole(folder: Path) -> ImageDataset:
         dataset = ClassFolders(folder, size=options.size, on_error=options.on_error)
         expected = list(class_names(options))
@@ -190,7 +192,7 @@ def _open_class_folders(options: DataOptions, root: Path, split: str, seed: int)
     return _open_folders(options, root, split, seed, whole)
 
 
-def _open_masks(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
+def _open_masks(options: DataOptions, root: Path, split: str, seed: int | None) -> ImageDataset:
     training = split == "train"
 
     def whole(folder: Path) -> ImageDataset:
@@ -200,14 +202,14 @@ def _open_masks(options: DataOptions, root: Path, split: str, seed: int) -> Imag
             num_classes(options),
             crop=options.crop if training else None,
             flip=options.flip and training,
-            seed=seed,
+            seed=seed or 0,
             on_error=options.on_error,
         )
 
     return _open_folders(options, root, split, seed, whole)
 
 
-def _open_table(options: DataOptions, root: Path, split: str, seed: int) -> ImageDataset:
+def _open_table(options: DataOptions, root: Path, split: str, seed: int | None) -> ImageDataset:
     def table(folder: Path, file: Path) -> ImageDataset:
         return LabelledFolder(folder, file, num_classes(options), size=options.size, on_error=options.on_error)
 
@@ -233,7 +235,7 @@ def _folder(root: Path, split: str) -> Path | None:
     return next((root / name for name in _SPLITS.get(split, (split,)) if (root / name).is_dir()), None)
 
 
-def _open_folders(options: DataOptions, root: Path, split: str, seed: int, whole: Any) -> ImageDataset:
+def _open_folders(options: DataOptions, root: Path, split: str, seed: int | None, whole: Any) -> ImageDataset:
     """A split with a folder of its own, or a part of what there is."""
     own, train = _folder(root, split), _folder(root, "train")
     if own is not None and (split != "train" or _folder(root, "valid") is not None):
@@ -241,7 +243,7 @@ def _open_folders(options: DataOptions, root: Path, split: str, seed: int, whole
     return Part(*_held_out(whole(train or root), options, split, seed))
 
 
-def _open_tabled(options: DataOptions, root: Path, split: str, seed: int, whole: Any) -> ImageDataset:
+def _open_tabled(options: DataOptions, root: Path, split: str, seed: int | None, whole: Any) -> ImageDataset:
     """The same with a CSV file for each split, or one for all."""
     files = [root / f"{name}.csv" for name in _SPLITS.get(split, (split,))]
     own = next((file for file in files if file.is_file()), None)
@@ -256,9 +258,16 @@ def _open_tabled(options: DataOptions, root: Path, split: str, seed: int, whole:
     return Part(*_held_out(whole(_folder(root, "train") or root, table), options, split, seed))
 
 
-def _held_out(dataset: ImageDataset, options: DataOptions, split: str, seed: int) -> tuple[ImageDataset, np.ndarray]:
+def _held_out(
+    dataset: ImageDataset, options: DataOptions, split: str, seed: int | None
+) -> tuple[ImageDataset, np.ndarray]:
     if split not in ("train", "valid"):
         raise FileNotFoundError(f"data.root: there is no set {split!r} in {options.root!r}")
+    if seed is None:
+        raise ValueError(
+            f"{split!r} in {options.root!r} is a part of the training set, which depends on the seed that a network "
+            "was trained with: give that as --seed, and --holdout if it was set"
+        )
     order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2**31,))).permutation(len(dataset))
     held = max(1, round(options.holdout * len(dataset)))
     if held >= len(dataset):

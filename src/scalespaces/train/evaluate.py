@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data.progress import Progress
+from scalespaces.models import Card
 from scalespaces.theory import check_choice, check_integer, check_real
 from scalespaces.train.data import Part
 from scalespaces.train.levels import LevelPool, answer
@@ -340,8 +341,8 @@ def _class_names(
             raise ValueError(f"{name!r} answers for {kinds[of_pixels]}, and the data have classes of {kinds[dense]}")
         if number is not None and len(own) != number:
             raise ValueError(f"{name!r} answers with {len(own)} classes, and there are {number} in the data")
-        if given and own != tuple(given) and set(own) == set(given):
-            raise ValueError(f"{name!r} has the classes {', '.join(own)}, and the data in the order {', '.join(given)}")
+        if given and Card.of(network).classes and own != tuple(given):
+            raise ValueError(f"{name!r} has the classes {', '.join(own)}, and the data {', '.join(given)}")
         number, names = len(own), names or own
     return names
 

@@ -40,8 +40,10 @@ class ModelOptions:
             raise ValueError("model.name, model.source or model.file is needed: which network to train")
         if self.name is not None and (self.source is not None or self.file is not None):
             raise ValueError("model.name is given alone: model.file and model.source say which network, too")
-        if self.convert and self.source is None:
-            raise ValueError("model.convert is for a model.source")
+        if self.convert and (self.source is None or self.file is not None):
+            raise ValueError("model.convert is for a model.source without model.file, which has its own")
+        if self.arguments and self.name is None and self.source is None:
+            raise ValueError("model.arguments are for a model.name or model.source; model.file has its own")
 
 
 @dataclass
@@ -74,6 +76,8 @@ class OptimiserOptions:
                 "optimiser: lr is above 0, momentum from 0 to below 1, weight_decay and warmup at least 0, got "
                 f"{self.lr}, {self.momentum}, {self.weight_decay}, {self.warmup}"
             )
+        if not self.lr_factor > 0 or (self.clip is not None and not self.clip > 0):
+            raise ValueError(f"optimiser: lr_factor and clip are above 0, got {self.lr_factor}, {self.clip}")
 
 
 @dataclass
@@ -134,9 +138,10 @@ class TrainerOptions:
     valid_batches: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "max_steps", "nodes", "accumulate", "patience", "checkpoint_every", "log_every"):
+        numbers = ("epochs", "max_steps", "devices", "nodes", "accumulate", "patience", "checkpoint_every", "log_every")
+        for name in (*numbers, "valid_batches"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise ValueError(f"trainer.{name} is at least 1, got {value}")
 
 

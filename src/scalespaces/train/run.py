@@ -15,14 +15,17 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, distributed, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.utils.data import DataLoader
 
-from scalespaces._files import replacing
+from scalespaces._files import prepare, replacing
 from scalespaces.data import ImageDataset, Indexed, to_unit
-from scalespaces.models import Card, convert, create, load
+from scalespaces.models import Card, ConversionError, convert, create, load
 from scalespaces.models.source import build
 from scalespaces.nn import synchronise
 from scalespaces.train.batches import KeyedBatches
@@ -58,14 +61,17 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
     options = recipe.model
     torch.manual_seed(recipe.seed)
     network: nn.Module
-    if options.source is not None:
-        source = build(options.source, options.arguments)
-        network = load(options.file, source) if options.file is not None else convert(source, **options.convert)
-    elif options.file is not None:
-        network = load(options.file)
-    else:
-        said = {"in_channels": in_channels, "num_classes": classes} | options.arguments
-        network = create(str(options.name), **said)
+    try:
+        if options.source is not None:
+            source = build(options.source, options.arguments)
+            network = load(options.file, source) if options.file is not None else convert(source, **options.convert)
+        elif options.file is not None:
+            network = load(options.file)
+        else:
+            said = {"in_channels": in_channels, "num_classes": classes} | options.arguments
+            network = create(str(options.name), **said)
+    except (TypeError, ConversionError) as error:  # such as a key that is not known
+        raise ValueError(f"model: {error}") from error
     mean, std = recipe.data.mean, recipe.data.std
     old = Card.of(network)
     network.card = Card(class_names(recipe.data), mean or old.mean, std or old.std)
@@ -129,12 +135,15 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
         quiet: no progress bar.
     """
     out = Path(out)
-    checkpoint = _prepare_folder(recipe, out, resume, force)
+    checkpoint = _checkpoint(recipe, out, resume, force)
     _rejoin(recipe)
     train_set = open_split(recipe.data, "train", seed=recipe.seed)
     valid_set = open_split(recipe.data, "valid", seed=recipe.seed)
     classes = num_classes(recipe.data)
-    network = make_network(recipe, train_set[0][0].shape[0], classes)
+    channels = train_set[0][0].shape[0]
+    if recipe.data.augment == "pcam" and channels != 3:
+        raise ValueError(f"data.augment pcam is for colour images of 3 channels, got {channels}")
+    network = make_network(recipe, channels, classes)
     kind: Any = Segmentation if recipe.data.segmentation else Classification
     task: Task = kind(network, recipe, classes, class_names(recipe.data))
     keeper = Keeper(out, task.monitor, recipe.trainer.checkpoint_every, network)
@@ -146,6 +155,9 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
     if trainer.world_size > 1 and recipe.trainer.sync_batchnorm:
         synchronise(network)
     if trainer.is_global_zero:
+        if checkpoint is None:
+            for name in (LAST, BEST, NETWORK, METRICS, RESULT):  # all is checked, so a run that was here may go
+                (out / name).unlink(missing_ok=True)
         _describe(recipe, out)
     with warnings.catch_warnings():
         _ignore_lightnings_advice()
@@ -168,8 +180,13 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
     image = image[:, :height, :width]
     network.eval()
     with torch.no_grad():
-        logits = answer(network, Card.of(network).normalise(to_unit(image[None])), recipe.levels.pool)
+        try:
+            logits = answer(network, Card.of(network).normalise(to_unit(image[None])), recipe.levels.pool)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ValueError(f"model: it does not take images of {tuple(image.shape)}: {error}") from error
     network.train()
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"model: networks answer with a tensor of logits, got a {type(logits).__name__}")
     expected = (1, classes, *image.shape[1:]) if recipe.data.segmentation else (1, classes)
     if logits.shape != expected:
         raise ValueError(
@@ -179,6 +196,14 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
         )
 
 
+class Patience(EarlyStopping):
+    """A run that had stopped does not begin again when it is gone on with."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Stop at once if the epochs before were enough."""
+        trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
+
+
 def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
     """Lightning's trainer, as the recipe has it."""
     options = recipe.trainer
@@ -186,7 +211,7 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
     callbacks: list[pl.Callback] = [keeper]
     if options.patience is not None:
         mode = "min" if is_lower_better(keeper.monitor) else "max"
-        callbacks.append(EarlyStopping(keeper.monitor, patience=options.patience, mode=mode, strict=False))
+        callbacks.append(Patience(keeper.monitor, patience=options.patience, mode=mode, strict=False))
     bar = not quiet and sys.stderr.isatty()
     if bar:
         callbacks.append(RichProgressBar(leave=False))
@@ -199,30 +224,34 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
         if not isinstance(devices, int):
             raise ValueError("trainer.devices is a number with the strategy fsdp, unless torchrun or SLURM started it")
         strategy = ModelParallelStrategy(devices * nodes, 1, save_distributed_checkpoint=False)
+    arguments: dict[str, Any] = {
+        "accelerator": options.accelerator,
+        "devices": devices,
+        "num_nodes": nodes,
+        "strategy": strategy,
+        "precision": options.precision,
+        "max_epochs": options.epochs,
+        "max_steps": options.max_steps or -1,
+        "accumulate_grad_batches": options.accumulate,
+        "gradient_clip_val": recipe.optimiser.clip,
+        "deterministic": options.deterministic or None,
+        "limit_val_batches": options.valid_batches,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "log_every_n_steps": options.log_every,
+        "logger": TensorBoardLogger(out, name="", version="tensorboard"),
+        "callbacks": callbacks,
+        "plugins": [AtomicCheckpoints()],
+        "enable_progress_bar": bar,
+        "enable_model_summary": False,
+        "default_root_dir": out,
+    }
     with warnings.catch_warnings():
         _ignore_lightnings_advice()
-        return pl.Trainer(
-            accelerator=options.accelerator,
-            devices=devices,
-            num_nodes=nodes,
-            strategy=strategy,
-            precision=options.precision,
-            max_epochs=options.epochs,
-            max_steps=options.max_steps or -1,
-            accumulate_grad_batches=options.accumulate,
-            gradient_clip_val=recipe.optimiser.clip,
-            deterministic=options.deterministic or None,
-            limit_val_batches=options.valid_batches,
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            log_every_n_steps=options.log_every,
-            logger=TensorBoardLogger(out, name="", version="tensorboard"),
-            callbacks=callbacks,
-            plugins=[AtomicCheckpoints()],
-            enable_progress_bar=bar,
-            enable_model_summary=False,
-            default_root_dir=out,
-        )
+        try:
+            return pl.Trainer(**arguments)
+        except (MisconfigurationException, ValueError, RuntimeError) as error:  # such as devices that are not there
+            raise ValueError(f"trainer: {error}") from error
 
 
 def _rejoin(recipe: Recipe) -> None:
@@ -236,8 +265,8 @@ def _rejoin(recipe: Recipe) -> None:
     cuda = recipe.trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    store, rank, processes = next(distributed.rendezvous("env://"))
-    keys = distributed.PrefixStore(f"attempt_{attempt}", store)
+    store, rank, processes = next(rendezvous("env://"))
+    keys = PrefixStore(f"attempt_{attempt}", store)
     distributed.init_process_group("nccl" if cuda else "gloo", store=keys, rank=rank, world_size=processes)
 
 
@@ -253,11 +282,12 @@ def _world(recipe: Recipe) -> tuple[Any, int]:
     return options.devices, options.nodes
 
 
-def _prepare_folder(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | None:
+def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | None:
     """The checkpoint to go on from, if that is asked for and allowed."""
     last = out / LAST
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out is a folder, got {str(out)!r}, which is a file")
+    prepare(last)
     if resume and last.is_file():
         saved = load_recipe(out / RECIPE)
         if differing := recipe.differences(saved):
@@ -266,13 +296,14 @@ def _prepare_folder(recipe: Recipe, out: Path, resume: bool, force: bool) -> str
                 "differ; use the same values, or another --out"
             )
         return str(last)
-    # Every process looks, and the first one writes: none may see what is written.
-    began_here = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
-    if began_here and any((out / name).exists() for name in (LAST, BEST, NETWORK)):
-        if not force and not resume:  # a run that was killed in its first epoch has no last checkpoint
-            raise FileExistsError(f"{str(out)!r} holds a run already; --resume goes on with it, --force begins anew")
-        for name in (LAST, BEST, NETWORK, METRICS, RESULT):
-            (out / name).unlink(missing_ok=True)
+    # A run that was killed in its first epoch has no last checkpoint and no result. Other processes than the first may
+    # come here when that has begun.
+    ended = [name for name in (LAST, BEST, NETWORK) if (out / name).exists()] if not resume else []
+    ended += [RESULT] if (out / RESULT).exists() else []
+    first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
+    if ended and first and not force:
+        way = f"has no {LAST} to go on from" if resume else "--resume goes on with it"
+        raise FileExistsError(f"{str(out)!r} holds a run already; {way}, --force begins anew")
     return None
 
 

@@ -47,6 +47,9 @@ class Task(pl.LightningModule):
         self._supervise = torch.compile(supervise) if recipe.trainer.compile else supervise
         self.train_loss = MeanMetric(nan_strategy="disable")  # a look at values would make a GPU wait
         self.train_loss.persistent(True)  # so that the mean over an epoch survives an interruption
+        self.found: dict[str, float] = {}
+        """What was measured of this epoch, as far as it is over."""
+        self.rate = recipe.optimiser.lr
         self._sharded = False
 
     def configure_model(self) -> None:
@@ -98,6 +101,7 @@ class Task(pl.LightningModule):
         """Tell the batches which epoch it is."""
         loader: Any = self.trainer.train_dataloader
         loader.batch_sampler.set_epoch(self.current_epoch)
+        self.found = {}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Key the generators that dropout uses."""
@@ -119,14 +123,16 @@ class Task(pl.LightningModule):
         else:
             loss = total / count.clamp(min=1)
         self.log("train/loss_step", loss.detach(), prog_bar=True)
+        optimiser: Any = self.optimizers()
+        self.rate = optimiser.param_groups[0]["lr"]
         return loss
 
     def on_train_epoch_end(self) -> None:
         """Log the mean loss."""
-        self.log("train/loss", self.train_loss.compute())
+        own = {"train/loss": float(self.train_loss.compute()), "lr": self.rate}
         self.train_loss.reset()
-        optimiser: Any = self.optimizers()
-        self.log("lr", optimiser.param_groups[0]["lr"])
+        self.log_dict(own)
+        self.found |= own
 
     def _prepare(self, images: Tensor, target: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Training images as the network takes them."""
@@ -150,6 +156,7 @@ class Task(pl.LightningModule):
         self.metrics.reset()
         for name, value in values.items():
             if isinstance(value, float):
+                self.found[f"valid/{name}"] = value
                 self.log(f"valid/{name}", value, prog_bar=name == self.monitor.removeprefix("valid/"))
 
     @property
