@@ -55,3 +55,15 @@ def test_what_is_no_model_is_named(place, arguments, message, here):
         build(place, arguments)
     assert message in str(error.value)
     assert sys.path == path
+
+
+def test_arguments_in_the_name():
+    conv = build("torch.nn:Conv2d(in_channels=1, out_channels=2, kernel_size=(3, 5))", {"bias": False})
+    assert isinstance(conv, nn.Conv2d)
+    assert (conv.kernel_size, conv.bias) == ((3, 5), None)
+
+
+@pytest.mark.parametrize("place", ["torch.nn:Conv2d(1, 2, 3)", "torch.nn:Conv2d(in_channels=f())", "torch.nn:Conv2d(("])
+def test_arguments_are_plain_values_with_names(place):
+    with pytest.raises(ValueError, match=r"MODULE:FUNCTION\(name=value"):
+        build(place)

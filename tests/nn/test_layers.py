@@ -30,6 +30,7 @@ from scalespaces.nn import (
     ScaleDropout,
     ScaleMaxPool,
     ScalePool,
+    synchronise,
 )
 
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
@@ -355,3 +356,31 @@ def test_layers_of_another_number_of_axes_are_refused(layer, shape):
 def test_wrong_choices_are_refused_at_once(make):
     with pytest.raises(ValueError, match=r"is one of .*, got '(square|median)'"):
         make()
+
+
+class TestSynchronise:
+    """Without other processes, it changes nothing but what layers are called."""
+
+    def test_plain_layers_become_ours(self):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()), nn.BatchNorm2d(4))
+        image = torch.rand(5, 3, 8, 8)
+        twin = synchronise(copy.deepcopy(model))
+        assert [type(layer) for layer in (twin[1][0], twin[2])] == [ScaleBatchNorm] * 2
+        assert twin.state_dict().keys() == model.state_dict().keys()
+        for mode in (True, False):
+            torch.testing.assert_close(twin.train(mode)(image), model.train(mode)(image))
+        for key, value in model.state_dict().items():
+            torch.testing.assert_close(twin.state_dict()[key], value)
+
+    def test_ours_are_told(self):
+        model = nn.Sequential(ScaleBatchNorm(4))
+        assert synchronise(model)[0].sync
+
+    def test_layers_that_do_more_are_refused(self):
+        class WithReLU(nn.BatchNorm2d):
+            def forward(self, input):
+                return super().forward(input).relu()
+
+        with pytest.raises(ValueError, match="WithReLU computes more than a batch normalisation"):
+            synchronise(nn.Sequential(WithReLU(4)))

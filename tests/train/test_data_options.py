@@ -367,3 +367,22 @@ def test_workers_change_nothing(streets, workers):
     alone, shared = epochs(streets, 0, 4), epochs(streets, workers, 4)
     for one, other in zip(alone, shared, strict=True):
         assert all(map(torch.equal, one, other))
+
+
+def test_what_is_held_out_needs_the_seed_of_the_training(tmp_path):
+    made = ArrayImages(np.zeros((20, 8, 8), np.uint8), np.arange(20) % 10)
+    write_sets(tmp_path, {"train": made, "test": made})
+    options = DataOptions("idx", str(tmp_path))
+    assert len(open_split(options, "test", seed=None)) == 20
+    with pytest.raises(ValueError, match="depends on the seed that a network was trained with"):
+        open_split(options, "valid", seed=None)
+
+
+def test_classes_of_a_folder_that_only_has_a_test_set(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / "test" / name).mkdir(parents=True)
+        pillow.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "test" / name / "1.png")
+    options = DataOptions("class_folders", str(tmp_path))
+    assert class_names(options) == ("cat", "dog")
+    assert len(open_split(options, "test")) == 2

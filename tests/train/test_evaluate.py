@@ -265,6 +265,14 @@ def test_arguments(arguments, message, digit_set):
         evaluate(network(), digit_set, **arguments)
 
 
+def test_networks_that_know_other_classes(digit_set):
+    model = network()
+    model.card = Card([f"digit {n}" for n in range(10)])
+    assert evaluate(model, digit_set, classes=model.card.classes, limit=5).rows
+    with pytest.raises(ValueError, match=r"has the classes digit 0, .* and the data in the order cat 0"):
+        evaluate(model, digit_set, classes=[f"cat {n}" for n in range(10)])
+
+
 def test_networks_that_do_not_fit_the_data(digit_set):
     with pytest.raises(ValueError, match=r"'b' answers with 3 classes, and there are 10"):
         evaluate({"a": network(), "b": network(num_classes=3)}, digit_set)

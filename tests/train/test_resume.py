@@ -209,3 +209,40 @@ def test_sigkill_changes_nothing(root, tmp_path, workers):
 def newest(folder: Path) -> int:
     last = folder / "last.ckpt"
     return last.stat().st_mtime_ns if last.exists() else 0
+
+
+def test_a_run_is_kept_until_all_is_checked(root, tmp_path):
+    train(load_recipe(None, options(root, "--trainer.epochs=1")), tmp_path)
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    for wrong in ("--data.root=nowhere", "--model.arguments.num_classes=3", "--data.batch_size=1000"):
+        with pytest.raises((ValueError, OSError)):
+            train(load_recipe(None, options(root, wrong)), tmp_path, force=True)
+    (tmp_path / "last.ckpt").unlink()
+    with pytest.raises(FileExistsError, match=r"has no last\.ckpt to go on from, --force begins anew"):
+        train(load_recipe(None, options(root, "--trainer.epochs=1")), tmp_path, resume=True)
+    del kept["last.ckpt"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == kept
+
+
+def test_a_run_that_stopped_early_stays_stopped(root, tmp_path):
+    said = options(root, "--optimiser.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=1")
+    first = train(load_recipe(None, said), tmp_path)
+    assert train(load_recipe(None, said), tmp_path, resume=True) == first
+
+
+def test_the_best_network_stays_when_steps_run_out(root, tmp_path):
+    train(load_recipe(None, options(root, "--trainer.epochs=1")), tmp_path)
+    best = (tmp_path / "model.safetensors").read_bytes()
+    said = options(root, "--trainer.max_steps=7")
+    result = train(load_recipe(None, said), tmp_path, resume=True)
+    assert result.steps == 7
+    assert (result.best_epoch, (tmp_path / "model.safetensors").read_bytes()) == (0, best)
+
+
+@pytest.mark.parametrize("steps", [5, 7])
+def test_a_run_that_ran_out_of_steps_goes_on(root, tmp_path, whole, steps):
+    assert train(load_recipe(None, options(root, f"--trainer.max_steps={steps}")), tmp_path).steps == steps
+    again = train(load_recipe(None, options(root, f"--trainer.max_steps={steps}")), tmp_path, resume=True)
+    assert again.steps == steps
+    train(load_recipe(None, options(root)), tmp_path, resume=True)
+    assert_same(tmp_path, whole(1))

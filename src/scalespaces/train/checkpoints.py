@@ -54,10 +54,13 @@ class Keeper(Checkpoint):
         monitor: the quantity that makes an epoch the best: the smallest loss or nll, the largest anything else.
         every: steps between checkpoints within an epoch.
         network: what is saved; it is copied.
+        max_steps: stop after as many steps. (Lightning's own ends an epoch twice if it is gone on with.)
     """
 
-    def __init__(self, folder: Path, monitor: str, every: int, network: nn.Module) -> None:
-        self.folder, self.monitor, self.every = folder, monitor, every
+    def __init__(
+        self, folder: Path, monitor: str, every: int, network: nn.Module, max_steps: int | None = None
+    ) -> None:
+        self.folder, self.monitor, self.every, self.max_steps = folder, monitor, every, max_steps
         self.best: float | None = None
         self.best_epoch: int | None = None
         self.rows: list[dict[str, float]] = []
@@ -73,13 +76,21 @@ class Keeper(Checkpoint):
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
         self.rows = [dict(row) for row in state_dict["rows"]]
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Do not begin again if the steps before were enough."""
+        trainer.should_stop = trainer.should_stop or self._enough(trainer)
+
+    def _enough(self, trainer: Any) -> bool:
+        return self.max_steps is not None and trainer.global_step >= self.max_steps
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save within an epoch, between steps; its last batch is left to the end of the epoch."""
         stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         last = batch_idx + 1 >= trainer.num_training_batches
-        due = trainer.global_step % self.every == 0 or trainer.global_step == trainer.max_steps
-        if stepped and not last and due:
+        enough = self._enough(trainer)
+        if stepped and not last and (enough or trainer.global_step % self.every == 0):
             trainer.save_checkpoint(self.folder / LAST, weights_only=False)
+        trainer.should_stop = trainer.should_stop or (stepped and enough)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Add a line, and save, once more if it is the best."""

@@ -341,8 +341,8 @@ def _class_names(
             raise ValueError(f"{name!r} answers for {kinds[of_pixels]}, and the data have classes of {kinds[dense]}")
         if number is not None and len(own) != number:
             raise ValueError(f"{name!r} answers with {len(own)} classes, and there are {number} in the data")
-        if given and Card.of(network).classes and own != tuple(given):
-            raise ValueError(f"{name!r} has the classes {', '.join(own)}, and the data {', '.join(given)}")
+        if given and own != tuple(given) and (Card.of(network).classes or set(own) == set(given)):
+            raise ValueError(f"{name!r} has the classes {', '.join(own)}, and the data in the order {', '.join(given)}")
         number, names = len(own), names or own
     return names
 

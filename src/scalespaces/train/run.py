@@ -146,7 +146,8 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
     network = make_network(recipe, channels, classes)
     kind: Any = Segmentation if recipe.data.segmentation else Classification
     task: Task = kind(network, recipe, classes, class_names(recipe.data))
-    keeper = Keeper(out, task.monitor, recipe.trainer.checkpoint_every, network)
+    options = recipe.trainer
+    keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
     trainer = make_trainer(recipe, out, keeper, quiet=quiet)
     _try_out(network, valid_set[0][0], recipe, classes)
     KeyedBatches(  # refuses sizes that do not fit, before anything runs
@@ -231,7 +232,6 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
         "strategy": strategy,
         "precision": options.precision,
         "max_epochs": options.epochs,
-        "max_steps": options.max_steps or -1,
         "accumulate_grad_batches": options.accumulate,
         "gradient_clip_val": recipe.optimiser.clip,
         "deterministic": options.deterministic or None,

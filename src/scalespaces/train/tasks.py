@@ -127,6 +127,14 @@ class Task(pl.LightningModule):
         self.rate = optimiser.param_groups[0]["lr"]
         return loss
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save of the mean loss what all processes have seen of it: each will go on with its share."""
+        if self.trainer.world_size > 1:
+            for key in [key for key in checkpoint["state_dict"] if key.startswith("train_loss.")]:
+                everywhere = checkpoint["state_dict"][key].detach().clone().to(self.device)
+                distributed.all_reduce(everywhere)
+                checkpoint["state_dict"][key] = everywhere / self.trainer.world_size
+
     def on_train_epoch_end(self) -> None:
         """Log the mean loss."""
         own = {"train/loss": float(self.train_loss.compute()), "lr": self.rate}
