@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -220,3 +222,21 @@ def test_help_names_every_key():
     for key in ("--data.root", "--model.arguments", "--optimiser.lr", "--levels.supervise", "--trainer.precision"):
         assert key in done.stdout
     assert "--resume" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_says_so_and_goes_on(made, tmp_path):
+    small_network = '{"channels": [4, 8], "kernel_size": 3, "hidden": 8}'
+    said = [str(RECIPES / "mnist_scale_cnn.yaml"), *small("mnist_scale", made), f"--model.arguments={small_network}"]
+    said += ["--trainer.max_steps=100000", "--trainer.epochs=100000", "--out", str(tmp_path / "out")]
+    run = [sys.executable, "-m", "scalespaces", "train", *said]
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "out" / "last.ckpt").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert error.endswith("scalespaces train: interrupted\n")
+    assert not list(tmp_path.rglob(".*-*.ckpt")), "a draft is left"
+    assert command(*said, "--resume", "--trainer.max_steps=1").returncode == 0

@@ -205,6 +205,14 @@ class Patience(EarlyStopping):
         trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
 
 
+class Bar(RichProgressBar):
+    """The progress bar, without the number of a version."""
+
+    def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
+        """What stands beside the bar."""
+        return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
+
+
 def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
     """Lightning's trainer, as the recipe has it."""
     options = recipe.trainer
@@ -215,7 +223,7 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
         callbacks.append(Patience(keeper.monitor, patience=options.patience, mode=mode, strict=False))
     bar = not quiet and sys.stderr.isatty()
     if bar:
-        callbacks.append(RichProgressBar(leave=False))
+        callbacks.append(Bar(leave=False))
     strategy: Any = options.strategy
     if strategy == "auto":
         strategy = "auto" if devices in (1, "auto") and nodes == 1 else "ddp"
