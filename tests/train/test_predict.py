@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import scalespaces
+from scalespaces.data import read_pixels
 from scalespaces.models import Card
 from scalespaces.train import predict
 from scalespaces.train.levels import LevelPool, answer
@@ -371,3 +372,15 @@ def test_networks_of_the_other_kind_are_refused(tmp_path):
         predict_mask(Whole().eval(), torch.rand(3, 8, 8))
     with pytest.raises(ValueError, match=r"a.png', 8 x 8 pixels: .*call model.eval\(\) first"):
         list(predict_classes(Whole(), [file]))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_are_brought_to_a_size(tmp_path, channels):
+    pillow = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
+    pillow.fromarray(pixels).save(tmp_path / "image.png")
+    got = read_channels(tmp_path / "image.png", channels, (12, 16))
+    expected = read_pixels(tmp_path / "image.png", size=(12, 16))
+    grey = pillow.fromarray(expected.permute(1, 2, 0).numpy()).convert("L")
+    expected = expected / 255 if channels == 3 else torch.from_numpy(np.array(grey))[None] / 255
+    torch.testing.assert_close(got, expected, atol=1 / 255, rtol=0)

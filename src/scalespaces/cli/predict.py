@@ -71,6 +71,14 @@ def add(commands: Any) -> None:
     add("--pool", choices=get_args(LevelPool), default="model", help="over levels (default: as the network does)")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto, the best there is)")
     add("--batch", type=positive, default=32, metavar="N", help="images, or windows, seen at once (default: 32)")
+    add = parser.add_argument_group("classification").add_argument
+    add(
+        "--size",
+        type=positive,
+        nargs=2,
+        metavar=("H", "W"),
+        help="bring all images to this, as data.size did in training",
+    )
     add = parser.add_argument_group("segmentation").add_argument
     add(
         "--tile",
@@ -94,6 +102,8 @@ def _run(args: argparse.Namespace) -> None:
     classes, pixels = describe_answers(model)
     channels_of(model)
     skipped: dict[str, str] | None = {} if args.skip_errors else None
+    if pixels and args.size is not None:
+        raise ValueError("--size is for classification: masks are as large as their images")
     if pixels:
         _write_masks(args, model, classes, files, skipped)
     else:
@@ -152,7 +162,9 @@ def _write_table(
         writer = csv.writer(stream)
         writer.writerow(["file", "predicted", *classes])
         with Progress("predicting", len(files)) as line:
-            for file, found in predict_classes(model, files, batch=args.batch, pool=args.pool, skipped=skipped):
+            for file, found in predict_classes(
+                model, files, batch=args.batch, pool=args.pool, size=args.size, skipped=skipped
+            ):
                 predicted = classes[int(found.argmax())]
                 writer.writerow([Path(file).as_posix(), predicted, *(f"{p:.7g}" for p in found.tolist())])
                 counts[predicted] += 1

@@ -35,6 +35,8 @@ def run(argv: Sequence[str]) -> None:
     if not argv:
         made.print_help()
         return
+    if stray := [word for word in argv[1:] if word.endswith((".yaml", ".yml")) and Path(word).is_file() and not named]:
+        raise ValueError(f"the recipe comes first: scalespaces train {stray[0]} ...")
     recipe, rest = parse_recipe(made, named[0] if named else None, argv[len(named) :])
     out = Path(rest.out or Path("out", Path(named[0]).stem if named else "train"))
     require("lightning.pytorch", "train")  # takes seconds, and is not needed to say what is wrong

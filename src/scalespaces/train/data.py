@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,8 @@ class DataOptions:
             then a part is held out for validation.
         batch_size: samples of one step, over all devices and accumulated batches.
         workers: processes that read, for each device.
-        size: height and width images are brought to (class_folders, table); needed if theirs differ.
+        size: height and width images are brought to (class_folders, table); needed if theirs differ. Give the same to
+            evaluate and predict.
         crop: height and width of random crops while training (segmentation); whole images are validated in windows of
             this size.
         flip: mirror half of the images left to right while training (segmentation).
@@ -53,6 +55,7 @@ class DataOptions:
         mean: of each channel of images in [0, 1], subtracted; saved with the network.
         std: of each channel, divided by; saved with the network.
         num_classes: number of classes, where the data do not tell (masks, table, idx).
+        classes: their names, where the data do not tell (masks, table, idx); saved with the network.
         table: CSV file with the labels (table, pcam_folder), if it is not called after the split.
         holdout: part of the training set that is held out for validation where there is no set for that.
         limit: use this many training samples only, with all classes in their proportions.
@@ -71,6 +74,7 @@ class DataOptions:
     mean: list[float] | None = None
     std: list[float] | None = None
     num_classes: int | None = None
+    classes: list[str] | None = None
     table: str | None = None
     holdout: float = 0.1
     limit: int | None = None
@@ -87,6 +91,8 @@ class DataOptions:
             raise ValueError(f"data.holdout is a part between 0 and 1, got {self.holdout}")
         if self.jitter is not None and not 0 < self.jitter[0] <= self.jitter[1]:
             raise ValueError(f"data.jitter is two factors above 0, the smaller first, got {self.jitter}")
+        if self.classes is not None and self.kind not in ("masks", "table", "idx"):
+            raise ValueError(f"data.classes are for masks, table and idx; data of the kind {self.kind} have their own")
         if self.augment == "pcam" and self.segmentation:
             raise ValueError(f"data.augment pcam is for classification, got the kind {self.kind}")
         if self.size is not None and self.kind not in ("class_folders", "table"):
@@ -121,7 +127,7 @@ def open_split(options: DataOptions, split: str = "train", *, seed: int | None =
 
 
 def class_names(options: DataOptions) -> tuple[str, ...]:
-    """The names of the classes, in their order; none where the data do not tell."""
+    """The names of the classes, in their order; none where neither the data nor the options tell."""
     if options.kind in ("pcam", "pcam_folder"):
         return ("normal", "tumour")
     if options.kind == "cityscapes":
@@ -130,18 +136,20 @@ def class_names(options: DataOptions) -> tuple[str, ...]:
         root = Path(options.root)
         folder = next(filter(None, (_folder(root, split) for split in ("train", "valid", "test"))), root)
         return tuple(sorted(path.name for path in folder.iterdir() if is_class_folder(path)))
-    return ()
+    return tuple(options.classes or ())
 
 
 def num_classes(options: DataOptions) -> int:
     """The number of classes."""
-    if options.num_classes is not None:
-        return options.num_classes
-    if options.kind == "idx":
-        return 10
     names = class_names(options)
+    if options.num_classes is not None:
+        if names and len(names) != options.num_classes:
+            raise ValueError(f"data.num_classes is the number of {', '.join(names)}, got {options.num_classes}")
+        return options.num_classes
     if names:
         return len(names)
+    if options.kind == "idx":
+        return 10
     raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not tell it")
 
 
@@ -330,7 +338,7 @@ def collate(samples: list[Any]) -> list[Tensor]:
 
 def training_loader(batches: KeyedBatches, workers: int, *, pin: bool = False) -> TrainingLoader:
     """The loader of training batches: images, targets and the samples' indices."""
-    options = _worker_options(workers)
+    options = worker_options(workers)
     return TrainingLoader(batches.dataset, batch_sampler=batches, collate_fn=collate, pin_memory=pin, **options)
 
 
@@ -343,13 +351,15 @@ def evaluation_loader(
             f"{processes} processes share a set of at least as many samples, got {len(dataset)}; use fewer processes"
         )
     own: Any = dataset if processes == 1 else Part(dataset, np.arange(rank, len(dataset), processes))
-    return DataLoader(own, batch_size, collate_fn=collate, pin_memory=pin, **_worker_options(workers))
+    return DataLoader(own, batch_size, collate_fn=collate, pin_memory=pin, **worker_options(workers))
 
 
-def _worker_options(workers: int) -> dict[str, Any]:
-    # Forked workers hang with threads of the parent that hold locks.
+def worker_options(workers: int) -> dict[str, Any]:
+    """Arguments of loaders with this many processes that read."""
+    # Forked workers hang with threads of the parent that hold locks; there is no forkserver on Windows.
+    way = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     return {"num_workers": workers, "persistent_workers": workers > 0, "worker_init_fn": _one_thread} | (
-        {"multiprocessing_context": "forkserver"} if workers else {}
+        {"multiprocessing_context": way} if workers else {}
     )
 
 

@@ -21,7 +21,7 @@ from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data.progress import Progress
 from scalespaces.models import Card
 from scalespaces.theory import check_choice, check_integer, check_real
-from scalespaces.train.data import Part
+from scalespaces.train.data import Part, worker_options
 from scalespaces.train.levels import LevelPool, answer
 from scalespaces.train.predict import channels_of, describe_answers, device_called, predict_mask, to_input
 from scalespaces.train.scales import MultiScale, TooSmallError, at_scale
@@ -194,7 +194,7 @@ def evaluate(
         baselines: which networks ``tta`` and ``select`` are for: those with one level, or all.
         pool: over levels, of networks that have several; see :func:`~scalespaces.train.levels.answer`.
         classes: of the data: their names, or their number. When left out, the networks' own.
-        batch: images that are seen at once; those of equal size are.
+        batch: images that are seen at once, if they are of equal size; where every pixel has a class, it is one.
         device: cpu, cuda or mps, or ``"auto"`` for the best there is.
         workers: processes that read images.
         limit: measure only as many images of each set, evenly spread over it.
@@ -251,7 +251,7 @@ def evaluate(
                 raise ValueError(f"{method} is for networks of one level, and there is none; use baselines='all'")
         for split, part in parts.items():
             here = [cell for cell in cells if cell.split == split]
-            _measure(here, networks, part, batch, workers, f"evaluating {split}")
+            _measure(here, networks, part, 1 if dense else batch, workers, f"evaluating {split}")
         rows = [cell.row(len(parts[cell.split])) for cell in cells]
     if all(row.metrics is None for row in rows):
         raise ValueError(f"no network can answer for these images: {rows[0].note}")
@@ -418,8 +418,7 @@ def _measure(
     cells: Sequence[_Cell], networks: Mapping[str, nn.Module], part: Part, batch: int, workers: int, what: str
 ) -> None:
     """Show all images of a set to all networks; each image is read once."""
-    context: dict[str, Any] = {"multiprocessing_context": "forkserver"} if workers else {}
-    loader = DataLoader(part, batch, num_workers=workers, collate_fn=list, **context)
+    loader = DataLoader(part, batch, collate_fn=list, **worker_options(workers))
     with Progress(what, len(part) * len(cells), " answers") as progress:
         for samples in loader:
             for images, target in _same_size(samples):

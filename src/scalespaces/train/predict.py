@@ -31,6 +31,7 @@ def predict_classes(
     *,
     batch: int = 32,
     pool: LevelPool = "model",
+    size: tuple[int, int] | None = None,
     skipped: dict[str, str] | None = None,
 ) -> Iterator[tuple[str | Path, Tensor]]:
     """The probabilities of the classes of each image, file by file, in their order.
@@ -43,6 +44,7 @@ def predict_classes(
         files: any images that :func:`~scalespaces.data.read_pixels` reads.
         batch: number of images seen at once.
         pool: over levels, see :func:`~scalespaces.train.levels.answer`.
+        size: height and width all images are brought to first, as for training; as they are when left out.
         skipped: files that cannot be used are noted there, each with the reason, instead of being an error.
 
     Shape:
@@ -53,7 +55,7 @@ def predict_classes(
     pixels = 0
     for file in files:
         try:
-            image = to_input(model, read_channels(file, channels_of(model)))
+            image = to_input(model, read_channels(file, channels_of(model), size))
         except ValueError as error:
             _skip([file], error, skipped)
             continue
@@ -157,14 +159,19 @@ def device_called(name: str) -> torch.device:
     return torch.device(device)
 
 
-def read_channels(file: str | Path, channels: int) -> Tensor:
+def read_channels(file: str | Path, channels: int, size: tuple[int, int] | None = None) -> Tensor:
     """Read an image as 3 channels, RGB, or 1, grey: Pillow's ``"L"``, with the weights of ITU-R 601.
 
     Shape:
         - Output: :math:`(channels, H, W)`, float32, from 0 to 1 unless it was floating point already
     """
-    grey = decode_file(file, _grey) if channels == 1 else None
-    return read_pixels(file, deep=True)[:channels] if grey is None else to_unit(grey)[None]
+    grey = decode_file(file, _grey) if channels == 1 and size is None else None
+    if channels == 1 and size is not None:
+        return (read_pixels(file, deep=True, size=size) * _ITU[:, None, None]).sum(0, keepdim=True)
+    return read_pixels(file, deep=True, size=size)[:channels] if grey is None else to_unit(grey)[None]
+
+
+_ITU = torch.tensor([0.299, 0.587, 0.114])  # weights of Pillow's "L"
 
 
 def _grey(picture: Any) -> Tensor | None:

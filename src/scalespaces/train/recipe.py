@@ -107,7 +107,8 @@ class TrainerOptions:
         nodes: machines; taken from torchrun or SLURM where these started it.
         strategy: auto (ddp when there are several devices), ddp, or fsdp to shard large networks.
         precision: 32-true, 16-mixed, bf16-mixed or 64-true.
-        accumulate: batches that a step's gradient is accumulated of; each is so many times smaller.
+        accumulate: batches that a step's gradient is the mean of; each is so many times smaller, and normalised by
+            itself. Where pixels are ignored, each is a mean over its own.
         sync_batchnorm: take batch normalisation's statistics over all devices.
         compile: run torch.compile on the network.
         channels_last: store images with channels last, which is faster for most networks.

@@ -70,11 +70,13 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
         else:
             said = {"in_channels": in_channels, "num_classes": classes} | options.arguments
             network = create(str(options.name), **said)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"model.file: {error}") from error
     except (TypeError, ConversionError) as error:  # such as a key that is not known
         raise ValueError(f"model: {error}") from error
     mean, std = recipe.data.mean, recipe.data.std
     old = Card.of(network)
-    network.card = Card(class_names(recipe.data), mean or old.mean, std or old.std)
+    network.card = Card(class_names(recipe.data) or old.classes, mean or old.mean, std or old.std)
     return network.train()
 
 
@@ -135,6 +137,7 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
         quiet: no progress bar.
     """
     out = Path(out)
+    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun has restarted it
     checkpoint = _checkpoint(recipe, out, resume, force)
     _rejoin(recipe)
     train_set = open_split(recipe.data, "train", seed=recipe.seed)
@@ -156,9 +159,9 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
     if trainer.world_size > 1 and recipe.trainer.sync_batchnorm:
         synchronise(network)
     if trainer.is_global_zero:
-        if checkpoint is None:
-            for name in (LAST, BEST, NETWORK, METRICS, RESULT):  # all is checked, so a run that was here may go
-                (out / name).unlink(missing_ok=True)
+        if checkpoint is None:  # all is checked, so a run that was here may go
+            _clear(out, LAST, BEST, NETWORK, METRICS, RESULT, "tensorboard/events.*")
+        _clear(out, *(f".{Path(name).stem}-*{Path(name).suffix}" for name in (LAST, BEST, NETWORK)))  # of killed runs
         _describe(recipe, out)
     with warnings.catch_warnings():
         _ignore_lightnings_advice()
@@ -173,6 +176,11 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool 
         document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
         _write_json(out / RESULT, document | {"steps": result.steps, "epochs": keeper.rows})
     return result
+
+
+def _clear(folder: Path, *patterns: str) -> None:
+    for file in [file for pattern in patterns for file in folder.glob(pattern)]:
+        file.unlink(missing_ok=True)
 
 
 def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
@@ -199,6 +207,10 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
 
 class Patience(EarlyStopping):
     """A run that had stopped does not begin again when it is gone on with."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, with the patience of now."""
+        super().load_state_dict(state_dict | {"patience": self.patience})
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Stop at once if the epochs before were enough."""
@@ -297,6 +309,8 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
         raise NotADirectoryError(f"--out is a folder, got {str(out)!r}, which is a file")
     prepare(last)
     if resume and last.is_file():
+        if not (out / RECIPE).is_file():
+            raise FileNotFoundError(f"{str(out)!r} has a {LAST} and no {RECIPE}, so it cannot be gone on with")
         saved = load_recipe(out / RECIPE)
         if differing := recipe.differences(saved):
             raise ValueError(

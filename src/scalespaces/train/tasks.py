@@ -22,7 +22,7 @@ from scalespaces.train.scales import jitter
 class Task(pl.LightningModule):
     r"""A network and its loss, with all that is random keyed by (seed, epoch, sample).
 
-    The loss is the mean cross-entropy over all targets of a step that are not ignored, on whatever device they are:
+    The loss is the mean cross-entropy over all targets of a batch that are not ignored, on whatever device they are:
 
     .. math:: L = \frac{\sum_p \sum_{i \in p} \ell_i}{\sum_p n_p}
 
