@@ -120,6 +120,7 @@ def test_two_processes_follow_one(kind, roots, tmp_path):
 
 def test_sharded_networks_follow_one_process(roots, tmp_path):
     said = [*classification(roots), "--trainer.max_steps=20", "--trainer.epochs=1000", "--levels.supervise=mean"]
+    said += ["--trainer.checkpoint_every=5"]
     runs = [
         start(command(tmp_path / "1", *said)),
         start(command(tmp_path / "2", *said, "--trainer.strategy=fsdp", processes=2)),

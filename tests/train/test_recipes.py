@@ -158,6 +158,7 @@ def test_wrong_values_are_named(said, message):
         ("model: {name: cnn}\ndata: {kind: idx, root: x}\nepochs: 3\n", "epochs"),
         ("model: {name: cnn", "parsing"),
         ("- a list\n", "config"),
+        ("model: {name: cnn}\ndata: {kind: idx, root: x, root: y}\n", "'root' twice"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, text, message):

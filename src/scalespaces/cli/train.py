@@ -42,6 +42,10 @@ def run(argv: Sequence[str]) -> None:
     require("lightning.pytorch", "train")  # takes seconds, and is not needed to say what is wrong
     from scalespaces.train.run import train
 
-    result = train(recipe, out, resume=rest.resume, force=rest.force)
+    try:
+        result = train(recipe, out, resume=rest.resume, force=rest.force)
+    except KeyboardInterrupt:
+        print(f"--resume goes on from the last checkpoint in {out}, if there is one", file=sys.stderr)
+        raise
     best = "" if result.best is None else f"; best {result.monitor} {result.best:.4g} in epoch {result.best_epoch}"
     print(f"wrote {out} after {result.steps} steps{best}", file=sys.stdout)

@@ -217,12 +217,29 @@ def parse_recipe(made: Any, path: str | Path | None, argv: Sequence[str]) -> tup
     """The recipe, and what else the parser was told."""
     if path is not None and not Path(path).is_file():
         raise FileNotFoundError(f"no recipe {str(path)!r}; those that come with scalespaces are in the folder recipes")
+    if path is not None:
+        _refuse_duplicates(Path(path))
     try:
         config = made.parse_args([*(["--recipe", str(path)] if path is not None else []), *argv])
         built = made.instantiate(config)
     except require("jsonargparse", "train").ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from error
     return Recipe(**{entry.name: getattr(built, entry.name) for entry in dataclasses.fields(Recipe)}), built
+
+
+def _refuse_duplicates(path: Path) -> None:
+    """YAML would silently take the last of several."""
+    try:
+        nodes = [yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)]
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"parsing {str(path)!r}: {' '.join(str(error).split())}") from error
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value]
+            if twice := [key for key in keys if keys.count(key) > 1]:
+                raise ValueError(f"keys stand in a recipe once, got {twice[0]!r} twice in {str(path)!r}")
+            nodes += [value for _, value in node.value]
 
 
 def _plain(value: Any) -> Any:

@@ -356,5 +356,6 @@ def _ignore_lightnings_advice() -> None:
         ".*treespec, LeafSpec.*",
         "Checkpoint directory .* exists and is not empty",
         ".*isinstance.treespec.*",
+        ".*sync_dist=True.*",  # what is logged is of all processes already
     ):
         warnings.filterwarnings("ignore", message)

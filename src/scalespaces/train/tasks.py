@@ -130,10 +130,13 @@ class Task(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save of the mean loss what all processes have seen of it: each will go on with its share."""
         if self.trainer.world_size > 1:
-            for key in [key for key in checkpoint["state_dict"] if key.startswith("train_loss.")]:
-                everywhere = checkpoint["state_dict"][key].detach().clone().to(self.device)
+            for name, value in self.train_loss.metric_state.items():
+                everywhere = torch.as_tensor(value).detach().clone().to(self.device)
                 distributed.all_reduce(everywhere)
-                checkpoint["state_dict"][key] = everywhere / self.trainer.world_size
+                if (
+                    f"train_loss.{name}" in checkpoint["state_dict"]
+                ):  # of a sharded network, in one process only
+                    checkpoint["state_dict"][f"train_loss.{name}"] = everywhere.cpu() / self.trainer.world_size
 
     def on_train_epoch_end(self) -> None:
         """Log the mean loss."""
