@@ -133,9 +133,7 @@ class Task(pl.LightningModule):
             for name, value in self.train_loss.metric_state.items():
                 everywhere = torch.as_tensor(value).detach().clone().to(self.device)
                 distributed.all_reduce(everywhere)
-                if (
-                    f"train_loss.{name}" in checkpoint["state_dict"]
-                ):  # of a sharded network, in one process only
+                if f"train_loss.{name}" in checkpoint["state_dict"]:  # of a sharded network, in one process only
                     checkpoint["state_dict"][f"train_loss.{name}"] = everywhere.cpu() / self.trainer.world_size
 
     def on_train_epoch_end(self) -> None:
