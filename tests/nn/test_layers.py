@@ -365,7 +365,7 @@ class TestSynchronise:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()), nn.BatchNorm2d(4))
         image = torch.rand(5, 3, 8, 8)
-        twin = synchronise(copy.deepcopy(model))
+        twin: Any = synchronise(copy.deepcopy(model))
         assert [type(layer) for layer in (twin[1][0], twin[2])] == [ScaleBatchNorm] * 2
         assert twin.state_dict().keys() == model.state_dict().keys()
         for mode in (True, False):
@@ -374,8 +374,9 @@ class TestSynchronise:
             torch.testing.assert_close(twin.state_dict()[key], value)
 
     def test_ours_are_told(self):
-        model = nn.Sequential(ScaleBatchNorm(4))
-        assert synchronise(model)[0].sync
+        layer = ScaleBatchNorm(4)
+        synchronise(nn.Sequential(layer))
+        assert layer.sync
 
     def test_layers_that_do_more_are_refused(self):
         class WithReLU(nn.BatchNorm2d):

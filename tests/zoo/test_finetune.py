@@ -1,16 +1,18 @@
 """The recipe that fine-tunes a converted network, with the network it names."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 
 from scalespaces import models
 from scalespaces.train.recipe import load_recipe
 from scalespaces.train.run import train
 
+timm: Any = import_module("timm")
 RECIPE = Path(__file__).parents[2] / "recipes" / "finetune_converted.yaml"
 
 
