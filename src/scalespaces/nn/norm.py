@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class ScaleBatchNorm(_NormBase):
         sync: take the statistics over all processes of ``torch.distributed``, on any device.
 
     Shape:
-        - Input, output: levels of :math:`(B, C, *)`; a plain tensor counts as one level
+        - Input, output: levels of :math:`(B, C, *)`
     """
 
     elements = 1  # consecutive channels that share their statistics
@@ -43,14 +43,8 @@ class ScaleBatchNorm(_NormBase):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sync = sync
 
-    @overload
-    def forward(self, input: ScaleSpace) -> ScaleSpace: ...
-    @overload
-    def forward(self, input: Tensor) -> Tensor: ...
-    def forward(self, input: ScaleSpace | Tensor) -> ScaleSpace | Tensor:
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Normalise."""
-        if not isinstance(input, ScaleSpace):
-            return self.forward(ScaleSpace((input,), 2.0, (1.0,), ((0.0,) * (input.ndim - 2),))).levels[0]
         momentum = self.momentum
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -74,6 +68,16 @@ class ScaleBatchNorm(_NormBase):
         return super().extra_repr() + (", sync=True" if self.sync else "")
 
 
+class SyncBatchNorm(ScaleBatchNorm):
+    """PyTorch's batch normalisation over all processes, on any device: of tensors, and of scale-spaces."""
+
+    def forward(self, input: Any) -> Any:
+        """Normalise; a tensor counts as one level."""
+        if isinstance(input, Tensor):
+            return super().forward(ScaleSpace((input,), 2.0, (1.0,), ((0.0,) * (input.ndim - 2),))).levels[0]
+        return super().forward(input)
+
+
 _PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
 
 
@@ -90,8 +94,8 @@ def synchronise(model: nn.Module) -> nn.Module:
         The model.
 
     Example:
-        >>> synchronise(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
-        ScaleBatchNorm(8, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True, sync=True)
+        >>> [type(layer).__name__ for layer in synchronise(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
+        ['Conv2d', 'SyncBatchNorm']
     """
     if isinstance(model, ScaleBatchNorm):
         model.sync = True
@@ -102,7 +106,7 @@ def synchronise(model: nn.Module) -> nn.Module:
                 "the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
             )
         state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
-        layer = ScaleBatchNorm(*state, sync=True, device="meta")
+        layer = SyncBatchNorm(*state, sync=True, device="meta")
         layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training
         return layer
     for name, child in model.named_children():

@@ -36,7 +36,7 @@ from scalespaces.train.recipe import Recipe, load_recipe
 from scalespaces.train.tasks import Classification, Segmentation, Task
 
 RECIPE, VERSIONS, RESULT = "recipe.yaml", "versions.json", "result.json"
-_PACKAGES = ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "kornia", "h5py", "safetensors")
+_PACKAGES = ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "h5py", "safetensors")
 
 
 @dataclass
