@@ -1,0 +1,147 @@
+"""Measuring: whose turn it is, medians, memory that is known, power laws."""
+
+import gc
+import json
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalespaces.bench.measure import Spread, environment, exponent, peak_memory, ratios, take_turns, threads
+
+
+class Clock:
+    """A clock that goes on only when a step takes its time."""
+
+    def __init__(self):
+        self.now, self.calls = 0.0, []
+
+    def step(self, name, *seconds):
+        remaining = iter(seconds)
+
+        def run():
+            self.calls.append(name)
+            self.now += next(remaining)
+
+        return run
+
+
+def test_steps_take_turns_and_warm_up_does_not_count():
+    clock = Clock()
+    steps = {
+        "plain": clock.step("plain", 100, 100, 1, 2, 3),
+        "ours": clock.step("ours", 7, 7, 2, 2, 12),
+        "paper": clock.step("paper", 9, 9, 4, 4, 4),
+    }
+    times = take_turns(steps, 3, warmup=2, clock=lambda: clock.now)
+    assert clock.calls == ["plain", "ours", "paper"] * 5
+    assert times == {"plain": [1, 2, 3], "ours": [2, 2, 12], "paper": [4, 4, 4]}
+    assert ratios(times["ours"], times["plain"]) == Spread.of([2, 1, 4])  # of rounds, not of medians
+    assert ratios(times["plain"], times["plain"]) == Spread(1, 1, 1)
+
+
+def test_a_step_against_itself_is_called_as_often():
+    clock = Clock()
+    steps = {name: clock.step(name, *[0.25] * 100) for name in ("one", "other")}
+    times = take_turns(steps, 4, at_least=1.0, clock=lambda: clock.now)
+    assert clock.calls.count("one") == clock.calls.count("other") == 1 + 4 * 4
+    assert clock.calls[2:10] == ["one"] * 4 + ["other"] * 4
+    assert times["one"] == times["other"] == [0.25] * 4  # of one call
+
+
+def test_the_device_is_waited_for_on_both_sides_of_a_turn():
+    order = []
+    steps = {"step": lambda: order.append("step")}
+
+    def clock():
+        order.append("clock")
+        return 0.0
+
+    take_turns(steps, 1, wait=lambda: order.append("wait"), clock=clock)
+    assert order == ["wait", "clock", "step", "wait", "clock"] * 2
+
+
+def test_garbage_is_not_collected_in_a_turn_but_afterwards():
+    seen = []
+    take_turns({"step": lambda: seen.append(gc.isenabled())}, 1)
+    assert seen == [False, False]
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("runs", [0, -1, 1.5])
+def test_runs_are_at_least_one(runs):
+    with pytest.raises((ValueError, TypeError), match="runs"):
+        take_turns({}, runs)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=9))
+def test_the_spread_is_that_of_statistics(values):
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    np.testing.assert_allclose([*vars(Spread.of(values)).values()], [low, median, high], rtol=1e-12)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_memory_of_known_allocations():
+    def step():
+        first = torch.empty(10_000)
+        del first
+        second, third = torch.empty(3_000), torch.empty(4_000)
+        return second, third
+
+    before = torch.empty(50_000)
+    assert peak_memory(step) == 40_000
+    assert peak_memory(lambda: [step(), torch.empty(5_000)]) == 48_000
+    assert peak_memory(lambda: None) == 0
+    del before
+
+
+def test_temporaries_inside_a_kernel_count():
+    x = torch.rand(100, 100).T  # not contiguous: layer_norm copies it
+    assert peak_memory(lambda: torch.nn.functional.layer_norm(x, (100,))) >= 80_000
+
+
+def test_memory_is_the_same_every_time():
+    layer, x = torch.nn.Conv2d(3, 8, 3), torch.rand(2, 3, 16, 16)
+
+    def step():
+        layer(x).sum().backward()
+        layer.zero_grad(set_to_none=True)
+
+    step()
+    first, again = peak_memory(step), peak_memory(step)
+    assert first == again >= 2 * 8 * 14 * 14 * 4
+
+
+# --- growth and facts ------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(-1, 4), st.floats(1e-6, 1e6), st.lists(st.integers(1, 999), min_size=2, max_size=6, unique=True))
+def test_exponents_of_power_laws(power, factor, sizes):
+    assert exponent(sizes, [factor * n**power for n in sizes]) == pytest.approx(power, abs=1e-6)
+
+
+@pytest.mark.parametrize(("sizes", "values"), [([1], [1]), ([2, 2], [1, 2]), ([1, 2], [0, 1])])
+def test_what_has_no_exponent(sizes, values):
+    with pytest.raises(ValueError, match="an exponent needs"):
+        exponent(sizes, values)
+
+
+def test_threads_are_put_back():
+    before = torch.get_num_threads()
+    with threads(before + 1) as number:
+        assert number == torch.get_num_threads() == environment()["threads"] == before + 1
+    assert torch.get_num_threads() == before
+    with threads(None) as number:
+        assert number == before
+
+
+def test_the_environment_is_plain_and_complete():
+    facts = environment()
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["torch"] == torch.__version__.split("+")[0] or facts["torch"] == torch.__version__
+    assert facts["cpu"]

@@ -1,0 +1,105 @@
+"""The rivals compute what the library computes: plain networks those of one level, the paper's algorithm dense ones."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace, models
+from scalespaces.bench import paper, plain
+from scalespaces.functional import scale_conv
+
+CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@given(
+    levels=st.integers(1, 4),
+    depth=st.integers(1, 3),
+    side=st.sampled_from([1, 3, 5]),
+    size=st.tuples(st.integers(4, 12), st.integers(4, 12)),
+)
+def test_the_papers_correlation_is_ours_on_dense_levels(levels, depth, side, size):
+    x = torch.randn(2, 3, levels, *size, dtype=torch.float64)
+    weight = torch.randn(4, 3, depth, side, side, dtype=torch.float64)
+    bias = torch.randn(4, dtype=torch.float64)
+    ours = scale_conv(ScaleSpace.unstack(x), weight, bias).stack()
+    assert_close(paper.scale_conv(x, paper.side_by_side(weight), bias), ours)
+
+
+def scrambled(name: str, **arguments: Any) -> models.ScaleNetwork:
+    """A network in float64 with weights and statistics as training leaves them."""
+    model = models.create(name, **arguments).double()
+    for key, tensor in model.state_dict().items():
+        if "norm" in key and tensor.is_floating_point():
+            tensor.uniform_(0.5, 1.5)
+        elif tensor.is_floating_point():
+            tensor.add_(0.05 * torch.randn_like(tensor))
+    return model
+
+
+CASES = [
+    (plain.ResNet, "resnet", {"width": 4}, 48),
+    (plain.DenseNet, "densenet", {"growth": (2, 4, 8)}, 32),
+    (paper.ResNet, "s_resnet", {"width": 4}, 64),
+    (paper.ResNet, "s_resnet_no_interaction", {"width": 4}, 64),
+    (paper.ResNet, "s_resnet", {"width": 4, "method": "cascade", "num_levels": 3}, 64),
+    (paper.DenseNet, "s_densenet", {"growth": (2, 4, 8)}, 48),
+]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("rival", "name", "arguments", "side"), CASES)
+def test_rivals_compute_the_same(rival: Any, name, arguments, side, channels_last):
+    ours = scrambled(name, **arguments)
+    theirs = rival(ours)
+    image = torch.rand(2, 3, side, side + 16, dtype=torch.float64)
+    if channels_last:
+        image = image.contiguous(memory_format=torch.channels_last)
+        theirs = theirs.to(memory_format=torch.channels_last)
+    for training in (False, True):
+        outputs = [model.train(training)(image) for model in (ours, theirs)]
+        assert_close(*outputs, **CLOSE)
+        assert outputs[0].std() > 1e-3
+        gradient = torch.randn_like(outputs[0])
+        for model, output in zip((ours, theirs), outputs, strict=True):
+            model.zero_grad()
+            output.backward(gradient)
+        found = dict(theirs.named_parameters())
+        for key, parameter in ours.named_parameters():
+            assert parameter.grad is not None
+            assert_close(found.pop(key).grad, paper.side_by_side(parameter.grad), **CLOSE)
+        assert found == {}
+    statistics = theirs.state_dict()  # those that training left
+    for key, tensor in ours.state_dict().items():
+        assert_close(statistics[key], paper.side_by_side(tensor), **CLOSE)
+
+
+def test_rivals_are_copies():
+    ours = models.create("s_densenet", growth=(2, 4))
+    before = copy.deepcopy(ours.state_dict())
+    theirs = paper.of(ours).train()
+    theirs(torch.rand(2, 3, 32, 32)).sum().backward()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(1)
+    assert_close(ours.state_dict(), before)
+    assert all(parameter.grad is None for parameter in ours.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("s_resnet", {"sampling": "pyramid"}, "the paper's algorithm is for base 2"),
+        ("s_densenet", {"window": "dilated"}, "the paper's algorithm is for base 2"),
+        ("s_resnet", {"base": 3.0}, "the paper's algorithm is for base 2"),
+        ("p4m_densenet", {}, "without a group, got DenseNet"),
+        ("s_cnn", {}, "without a group, got ConvNet"),
+    ],
+)
+def test_other_networks_are_refused(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        paper.of(models.create(name, **arguments))
