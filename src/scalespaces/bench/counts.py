@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-COPIES = frozenset(
-    ("_to_copy", "cat", "clone", "constant_pad_nd", "copy", "copy_", "gather", "index", "index_select", "repeat")
-    + ("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "roll", "stack", "take")
+_PADDINGS = frozenset(
+    {"constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"}
+)
+COPIES = _PADDINGS | frozenset(
+    {"_to_copy", "cat", "clone", "copy", "copy_", "gather", "index", "index_select", "repeat", "roll", "stack", "take"}
 )
 SYNCHRONISATIONS = frozenset(
     ("_local_scalar_dense", "_unique2", "equal", "is_nonzero", "item", "masked_select", "nonzero", "unique_dim")
 )
-_NO_KERNEL = frozenset(["_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "resize_"])
-_INDEXINGS = frozenset(["index", "index_put", "index_put_"])
+_NO_KERNEL = frozenset({"_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "resize_"})
+_INDEXINGS = frozenset({"index", "index_put", "index_put_"})
 
 
 def counts(module: Any, *inputs: Any) -> dict[str, int]:

@@ -5,6 +5,7 @@ It computes what the library computes in dense sampling, with ``scale_padding="z
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ def _paper_lift(model: Any) -> nn.Module:
             'the paper\'s algorithm is for base 2, sampling="dense", window="plain" and first_level=0, got base '
             f"{model.lift.base}, {model.lift.sampling!r}, {model.window!r} and {model.lift.first_level}"
         )
-    return model.lift
+    return copy.deepcopy(model.lift)
 
 
 class ResNet(_Network, plain.ResNet):
@@ -118,10 +119,8 @@ class DenseNet(_Network, plain.DenseNet):
 
 def of(model: models.ScaleNetwork) -> nn.Module:
     """The paper's algorithm for that network."""
-    return ResNet(model) if isinstance(model, models.ResNet) else DenseNet(_as_densenet(model))
-
-
-def _as_densenet(model: models.ScaleNetwork) -> models.DenseNet:
-    if not isinstance(model, models.DenseNet) or model.stem is not None:
-        raise ValueError(f"the paper's networks are ResNets and DenseNets without a group, got {type(model).__name__}")
-    return model
+    if isinstance(model, models.ResNet):
+        return ResNet(model)
+    if isinstance(model, models.DenseNet) and model.stem is None:
+        return DenseNet(model)
+    raise ValueError(f"the paper's networks are ResNets and DenseNets without a group, got {type(model).__name__}")

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces import models
-
 
 class Residual(nn.Module):
     """The supplement's res[1,h,w]: conv - BN - ReLU - conv - BN, and the input beside it."""
@@ -112,7 +110,7 @@ class ResNet(Network):
         torch.Size([1, 19, 32, 32])
     """
 
-    def __init__(self, model: models.ResNet) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         blocks: Any = model.blocks
         self.blocks = nn.ModuleList(Residual(self, block) for block in blocks)
@@ -138,7 +136,7 @@ class DenseNet(Network):
         torch.Size([1, 2])
     """
 
-    def __init__(self, model: models.DenseNet) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(DenseBlock(self, block) for block in model.blocks)
         self.transitions = nn.ModuleList(Transition(self, transition) for transition in model.transitions)

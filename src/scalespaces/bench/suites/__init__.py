@@ -1,0 +1,17 @@
+"""The suites, by name: each makes its cases one after another, so that no two are in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from scalespaces.bench.case import Axis, Case, Settings
+from scalespaces.bench.suites import data, layers, lift, models
+
+SUITES: dict[str, Callable[[Settings], Iterator[Case]]] = {
+    "layers": layers.cases,
+    "lift": lift.cases,
+    "models": models.cases,
+    "data": data.cases,
+}
+ON_THE_CPU = ("lift", "data")  # what they are compared with computes there
+GROWTH: dict[str, Callable[[Settings], Iterator[Axis]]] = {"layers": layers.axes, "models": models.axes}
