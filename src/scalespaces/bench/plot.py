@@ -93,7 +93,7 @@ def _draw_curves(ax: Any, growth: Growth, ylabel: str, quantity: str, factor: fl
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(list(growth.values), [str(value) for value in growth.values])
-    ax.minorticks_off()
+    ax.xaxis.minorticks_off()
     ax.set_xlabel(growth.axis, fontsize=8)
     ax.set_ylabel(ylabel, fontsize=8)
     ax.legend(frameon=False, fontsize=8)

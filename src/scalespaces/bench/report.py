@@ -81,8 +81,8 @@ class Result:
         ratio = self.ratio(row, phase)
         if ratio is None:
             return ["", "", ""]
-        spread = "" if row.name == row.baseline else f"[{ratio.low:.2f}, {ratio.high:.2f}]"
-        return [f"{1e3 * statistics.median(row.seconds[phase]):.4g}", f"{ratio.median:.2f}", spread]
+        spread = "" if row.name == row.baseline else f"[{_number(ratio.low)}, {_number(ratio.high)}]"
+        return [f"{1e3 * statistics.median(row.seconds[phase]):.4g}", _number(ratio.median), spread]
 
     def _memory_cells(self, row: Row, phase: str) -> list[str]:
         ratio = self.memory_ratio(row, phase)
@@ -165,6 +165,10 @@ class Report:
         growth = [g | {"curves": [Curve(**without(curve)) for curve in g["curves"]]} for g in document["growth"]]
         made = {"results": [Result(**r) for r in results], "growth": [Growth(**g) for g in growth]}
         return cls(**{**document, **made})
+
+
+def _number(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def _limit(row: Row) -> str:

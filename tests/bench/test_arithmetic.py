@@ -1,0 +1,70 @@
+"""The limits: beside FLOPs that PyTorch counts, and beside filters that are folded number by number."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from scalespaces import models
+from scalespaces.bench import paper, plain
+from scalespaces.bench.arithmetic import folded_share, layer_limits, network_limits
+
+
+@pytest.mark.parametrize("taps", [1, 3, 5])
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_folded_filters_have_as_many_taps_as_numbers_that_are_not_zero(taps, factor):
+    coarse = np.eye(41)
+    fine = np.arange(40 * factor + 1) / factor
+    upsampled = np.stack([np.interp(fine, np.arange(41), impulse) for impulse in coarse])
+    weight = np.arange(1.0, taps + 1)
+    out = np.stack([np.convolve(row, weight, "same") for row in upsampled])
+    one_period = out[:, 20 * factor : 21 * factor]
+    share = np.count_nonzero(one_period) / (taps * factor)
+    assert folded_share((taps,), factor) == min(share, 1)
+    assert folded_share((taps, taps), factor) == pytest.approx(min(share**2, 1))
+
+
+def test_limits_of_a_layer():
+    for k, dense, pyramid, folded in ((1, 4, 85 / 64, 85 / 64), (2, 7, 85 / 64 + 21 / 16, 85 / 64 + 21 / 16 * 25 / 36)):
+        limits = layer_limits(k, (3, 3), 4, (128, 128))
+        assert (limits.dense, limits.pyramid, limits.folded) == pytest.approx((dense, pyramid, folded))
+
+
+@pytest.mark.parametrize(
+    ("name", "baseline", "kind", "side"),
+    [
+        ("s_resnet", "resnet", plain.ResNet, 64),
+        ("s_resnet_no_interaction", "resnet", plain.ResNet, 64),
+        ("s_densenet", "densenet", plain.DenseNet, 96),
+    ],
+)
+def test_limits_of_dense_networks_are_flops(name, baseline, kind, side):
+    model = models.create(name)
+    flops = []
+    for network in (paper.of(model), kind(models.create(baseline))):
+        network = network.to("meta").eval()
+        if hasattr(network, "lift"):
+            network.lift = _Levels()
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            network(torch.zeros(1, 3, side, side, device="meta"))
+        flops.append(counter.get_total_flops())
+    limits = network_limits(model, (side, side))
+    assert limits.dense == pytest.approx(flops[0] / flops[1], rel=1e-12)
+    assert 1 < limits.folded <= limits.pyramid < limits.dense
+
+
+class _Levels(torch.nn.Module):
+    """Levels without a blur, whose multiplications are not counted."""
+
+    def forward(self, image):
+        self.image = image
+        return self
+
+    def stack(self):
+        return torch.stack([self.image] * 4, 2)
+
+
+def test_a_network_is_left_as_it_is():
+    model = models.create("s_resnet")
+    network_limits(model, (64, 64))
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cpu"}
