@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, scale_shift
-from scalespaces.functional import batch_moments, scale_batch_norm, scale_dropout
+from scalespaces.functional import batch_moments, norm, scale_batch_norm, scale_dropout
 from scalespaces.nn import ScaleBatchNorm
 
 CHANNELS = 3
@@ -174,6 +175,69 @@ class TestEqualWeights:
         assert layer.running_mean.dtype == torch.float32
         for level, expected in zip(got.levels, normalise_naively(x.float(), layer.weight, layer.bias), strict=True):
             assert_close(level.float(), expected, atol=0.03, rtol=0.03)
+
+
+class TestKernels:
+    """PyTorch's own kernels against the formula, which compilers and transforms take."""
+
+    @staticmethod
+    def run(x: ScaleSpace, leaves: list[Any], fast: bool, **settings: Any) -> tuple:
+        layers = [torch.zeros(len(leaves[0]), dtype=leaves[0].dtype), torch.ones(len(leaves[0]), dtype=leaves[0].dtype)]
+        with patch.object(norm, "is_transformed", lambda: not fast):
+            out = scale_batch_norm(x, *layers, *leaves[:2], training=True, **settings)
+        torch.manual_seed(0)
+        back = [torch.randn_like(level) for level in out.levels]
+        return out.levels, layers, torch.autograd.grad(out.levels, leaves, back)
+
+    @given(st.integers(1, 3), st.integers(1, 3), st.booleans(), st.sampled_from([1, 3]))
+    def test_are_the_formula(self, dims, batch, channels_last, elements):
+        x = random_space(*[7, 6, 5][:dims], batch=batch)
+        if channels_last and dims == 2:
+            x = x.map(lambda f: f.contiguous(memory_format=torch.channels_last))
+        fields = CHANNELS // elements
+        leaves = [torch.rand(fields, dtype=x.dtype, requires_grad=True) for _ in range(2)]
+        leaves += [level.requires_grad_() for level in x.levels]
+        got, expected = (self.run(x, leaves, fast, elements=elements) for fast in (True, False))
+        assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+    def test_single_precision(self):
+        x = random_space(31, 30, dtype=torch.float32)
+        leaves = [torch.rand(CHANNELS, requires_grad=True) for _ in range(2)]
+        leaves += [level.requires_grad_() for level in x.levels]
+        (out, running, gradients), (expected, state, exact) = (self.run(x, leaves, fast) for fast in (True, False))
+        assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        assert_close(running, state, rtol=1e-5, atol=1e-5)
+        for mine, theirs in zip(gradients, exact, strict=True):
+            assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+
+    def test_gradients_of_gradients(self):
+        x = random_space(3, batch=2)
+        weight, bias = (torch.rand(CHANNELS, dtype=x.dtype, requires_grad=True) for _ in range(2))
+        assert torch.autograd.gradgradcheck(
+            lambda w, b, *levels: scale_batch_norm(x.replace(levels), None, None, w, b, training=True).levels,
+            (weight, bias, *(f.requires_grad_() for f in x.levels)),
+        )
+
+    def test_keep_the_levels_alone(self):
+        """Nothing the size of a level is kept for the gradient, but the levels themselves."""
+        x = random_space(16, 16, dtype=torch.float32).to(torch.bfloat16).map(torch.Tensor.requires_grad_)
+        kept: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            scale_batch_norm(x, None, None, torch.ones(CHANNELS, requires_grad=True), training=True)
+        assert {t.data_ptr() for t in kept if t.numel() > CHANNELS} == {level.data_ptr() for level in x.levels}
+
+    def test_transforms(self):
+        x = random_space(5)
+        levels = x.levels
+
+        def total(first: Tensor) -> Tensor:
+            return scale_batch_norm(x.replace((first, *levels[1:])), None, None).levels[1].pow(3).sum()
+
+        first = levels[0].clone().requires_grad_()
+        (expected,) = torch.autograd.grad(total(first), first)
+        assert_close(torch.func.grad(total)(levels[0]), expected)
+        tangent = torch.randn_like(levels[0])
+        assert_close(torch.func.jvp(total, (levels[0],), (tangent,))[1], (expected * tangent).sum())
 
 
 class TestEvaluation:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from scalespaces.functional.grid import correlate, per_axis
+from scalespaces.functional.fold import Fold, fold_axis, upsampled_conv
+from scalespaces.functional.grid import as_integer, correlate, per_axis
 from scalespaces.functional.resample import on_grid_of
 from scalespaces.functional.space import ScaleSpace, check_grid
 from scalespaces.functional.window import Window
 from scalespaces.theory import PaddingMode, check_causal_padding, check_choice, check_padding_mode
 
 SCALE_PADDINGS = ("zero", "replicate", "valid")
+WORTH_FOLDING = 2**24  # multiplications of the filter from which on fewer of them outweigh more calls
 
 
 def scale_conv(
@@ -78,6 +81,10 @@ def scale_conv(
         out, spacing = None, x.spacing(k) if x.dims else 1.0
         for el in range(met):
             source = min(k + el, x.num_levels - 1)
+            folds = _folds(x, k, source, window, padding_mode, groups, math.prod(weight.shape[:2]))
+            if out is not None and folds is not None:
+                out += upsampled_conv(x.levels[source], filters[el], folds)
+                continue
             f = on_grid_of(x, k, source) if x.dims else x.levels[source]
             window.check(f, spacing, k + x.first_level)
             f, view = window.lead(f, spacing, padding_mode)
@@ -92,9 +99,28 @@ def scale_conv(
                 groups=groups,
                 padding_mode=padding_mode,
             )
-            out = term if out is None else out + term
+            out = term if out is None else out.add_(term)
         levels.append(out)
     return window.move(x.keep(num_levels), tuple(levels)) if x.dims else x.keep(num_levels).replace(tuple(levels))
+
+
+def _folds(
+    x: ScaleSpace, k: int, source: int, window: Window, padding_mode: str, groups: int, channels: int
+) -> list[Fold] | None:
+    """How interpolation of a coarser level and the filter fold into one; None if they do not, or it does not pay."""
+    plain = not x.causal and groups == 1 and padding_mode == "zeros" and set(window.stride + window.dilation) == {1}
+    if not (plain and source > k and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1):
+        return None
+    if x.levels[k].numel() // x.levels[k].shape[1] * channels * math.prod(window.size) < WORTH_FOLDING:
+        return None
+    step = x.steps[source]
+    folds = [
+        fold_axis(x.steps[k] / step, (here - there) / step, size, samples, taps, padding)
+        for here, there, size, samples, taps, padding in zip(
+            x.origins[k], x.origins[source], x.sizes(k), x.sizes(source), window.size, window.padding, strict=True
+        )
+    ]
+    return [fold for fold in folds if fold is not None] if None not in folds else None
 
 
 def _check_whole(x: ScaleSpace, window: Window) -> None:

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from scalespaces.theory import PaddingMode
 
 Corners = tuple[tuple[Tensor, Tensor], ...]
 
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def constant(function: Callable) -> Callable:
@@ -91,6 +92,13 @@ def full_precision(x: Tensor) -> AbstractContextManager:
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
+
+
+def is_transformed() -> bool:
+    """Whether operations are traced or transformed: compilers fuse formulas, and transforms take them apart."""
+    return (
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    )
 
 
 def pad(x: Tensor, amounts: Sequence[tuple[int, int]], mode: PaddingMode = "zeros", value: float = 0.0) -> Tensor:
@@ -222,7 +230,7 @@ def correlate(
     An integer spacing is a dilated convolution. Otherwise each tap is shared out linearly among the samples around
     it, which makes one plain convolution with a larger filter. ``padding`` counts taps, so it grows with the spacing.
     """
-    conv = _CONV[len(stride)]
+    conv = CONV[len(stride)]
     whole = as_integer(spacing)
     if whole is not None:
         amounts = [(before * whole, after * whole) for before, after in padding]

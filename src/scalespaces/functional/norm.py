@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
+from scalespaces.functional.grid import is_transformed
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.theory import check_integer
 
@@ -20,23 +22,25 @@ def batch_moments(x: ScaleSpace, *, elements: int = 1, sync: bool = False) -> tu
     they are those of the batches of all processes together.
     """
     moments = [torch.var_mean(_wide(level), [0, *range(2, level.ndim)], correction=0) for level in x.levels]
-    variances, means = (
+    mean, var = _average([(mean, var) for var, mean in moments], elements)
+    count = sum(level.numel() // level.shape[1] * elements for level in x.levels)
+    if not (sync and distributed.is_available() and distributed.is_initialized()):
+        return mean, var, count
+    own = mean.new_full((), x.levels[0].shape[0])
+    share = own / _sum_over_processes(own)
+    joint = _sum_over_processes(share * mean)
+    var = _sum_over_processes(share * (var + (mean - joint) ** 2))
+    return joint, var, _sum_over_processes(mean.new_full((), count))
+
+
+def _average(moments: Sequence[tuple[Tensor, Tensor]], elements: int = 1) -> tuple[Tensor, Tensor]:
+    """The mean and variance of levels together, from those of each, and of fields from those of their channels."""
+    means, variances = (
         torch.stack(parts).unflatten(1, (-1, elements)).transpose(1, 2).flatten(0, 1)
         for parts in zip(*moments, strict=True)
     )
     mean = means.mean(0)
-    spread = (variances + (means - mean) ** 2).mean(0)
-    count = sum(level.numel() // level.shape[1] * elements for level in x.levels)
-    if not (sync and distributed.is_available() and distributed.is_initialized()):
-        return mean, spread, count
-    own = mean.new_tensor(x.levels[0].shape[0])
-    share = own / _sum_over_processes(own)
-    joint = _sum_over_processes(share * mean)
-    return (
-        joint,
-        _sum_over_processes(share * (spread + (mean - joint) ** 2)),
-        _sum_over_processes(mean.new_tensor(count)),
-    )
+    return mean, (variances + (means - mean) ** 2).mean(0)
 
 
 def scale_batch_norm(
@@ -65,32 +69,153 @@ def scale_batch_norm(
         if vector is not None and len(vector) * elements != channels:
             raise ValueError(f"{name} is for {len(vector) * elements} channels, got levels of {channels}")
 
-    def repeat(vector: Tensor) -> Tensor:
-        return vector if elements == 1 else vector.unsqueeze(1).expand(-1, elements).flatten()
-
     if not training and running_mean is not None and running_var is not None:
         m, v, w, b = (
-            None if vector is None else repeat(vector) for vector in (running_mean, running_var, weight, bias)
+            None if vector is None else _repeat(vector, elements)
+            for vector in (running_mean, running_var, weight, bias)
         )
         return x.map(lambda level: F.batch_norm(level, m, v, w, b, eps=eps))
-    mean, var, count = batch_moments(x, elements=elements, sync=sync)
-    if training and isinstance(count, int) and count <= 1:
+    sync = sync and distributed.is_available() and distributed.is_initialized()
+    if training and not sync and sum(level.numel() // channels for level in x.levels) * elements <= 1:
         raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
+    if x.device.type in ("cpu", "cuda") and not is_transformed():
+        *levels, mean, var, count = _BatchNorm.apply(weight, bias, eps, elements, sync, *x.levels)
+        out = x.replace(tuple(levels))
+    else:
+        mean, var, count = batch_moments(x, elements=elements, sync=sync)
+        out = x.replace(_normalise(x.levels, mean, var, weight, bias, eps, elements))
     if training and running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)
+    return out
+
+
+def _normalise(
+    levels: Sequence[Tensor],
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    elements: int,
+) -> tuple[Tensor, ...]:
     scale = torch.rsqrt(var + eps)
-    if weight is not None:
-        scale = scale * weight
+    scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
-    scale, shift = repeat(scale), repeat(shift)
+    scale, shift = _repeat(scale, elements), _repeat(shift, elements)
 
     def normalise(level: Tensor) -> Tensor:
-        shape = [1, -1] + [1] * (level.ndim - 2)
-        return (_wide(level) * scale.reshape(shape) + shift.reshape(shape)).to(level.dtype)
+        return (_wide(level) * _along(scale, level) + _along(shift, level)).to(level.dtype)
 
-    return x.map(normalise)
+    return tuple(map(normalise, levels))
+
+
+def _repeat(vector: Tensor, elements: int) -> Tensor:
+    return vector if elements == 1 else vector.repeat_interleave(elements)
+
+
+def _along(vector: Tensor, level: Tensor) -> Tensor:
+    return vector.reshape([1, -1] + [1] * (level.ndim - 2))
+
+
+class _BatchNorm(torch.autograd.Function):
+    r"""The formula above in the kernels of PyTorch's own batch normalisation: no copy of a level, in any precision.
+
+    Of :math:`y = w \hat x + b`, with :math:`\hat x = (x - \mu) / \sigma` and moments that are averages over S levels
+    of n_k samples, the gradient at level k is
+
+    .. math:: \frac{w}{\sigma} \Big(g - \frac{1}{S n_k} \sum g - \hat x \frac{1}{S n_k} \sum g \hat x\Big),
+
+    where sums run over all levels, and over processes.
+    """
+
+    @staticmethod
+    def forward(
+        weight: Tensor | None, bias: Tensor | None, eps: float, elements: int, sync: bool, *levels: Tensor
+    ) -> tuple[Any, ...]:
+        mean, var = _average([_moments(level) for level in levels], elements)
+        count = sum(level.numel() // level.shape[1] * elements for level in levels)
+        if sync:
+            mean, var, count = _gather(mean, var, levels[0].shape[0], count)
+        m, v, w, b = (None if vector is None else _repeat(vector, elements) for vector in (mean, var, weight, bias))
+        return *(F.batch_norm(level, m, v, w, b, eps=eps) for level in levels), mean, var, count
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        weight, bias, ctx.eps, ctx.elements, ctx.sync, *levels = inputs
+        mean, var, count = output[-3:]
+        ctx.mark_non_differentiable(mean, var, *([count] if isinstance(count, Tensor) else []))
+        ctx.save_for_backward(weight, bias, mean, var, *levels)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        weight, bias, mean, var, *levels = ctx.saved_tensors
+        gradients = gradients[: len(levels)]
+        if torch.is_grad_enabled():
+            return _differentiable_gradients(ctx, weight, bias, levels, gradients)
+        m, v = _repeat(mean, ctx.elements), _repeat(var, ctx.elements)
+        # Evaluation's gradients of weight and bias are the sums.
+        sums = [
+            torch.ops.aten.native_batch_norm_backward(
+                g, level, torch.ones_like(m), m, v, None, None, False, ctx.eps, [False, True, True]
+            )[1:]
+            for g, level in zip(gradients, levels, strict=True)
+        ]
+        dots, plain = (
+            torch.stack(parts).sum(0).unflatten(0, (-1, ctx.elements)).sum(1) for parts in zip(*sums, strict=True)
+        )
+        found: list[Any] = [
+            None if weight is None else dots.to(weight.dtype),
+            None if bias is None else plain.to(bias.dtype),
+        ]
+        share = 1.0
+        if ctx.sync:
+            joint = torch.cat([dots, plain, dots.new_full((1,), levels[0].shape[0])])
+            distributed.all_reduce(joint)
+            dots, plain, batch = joint.split([len(dots), len(plain), 1])
+            share = levels[0].shape[0] / batch
+        scale = torch.rsqrt(var + ctx.eps)
+        scale = scale if weight is None else scale * weight
+        dots, plain, scale = (_repeat(t, ctx.elements) for t in (-dots * scale * share, -plain * scale * share, scale))
+        for g, level in zip(gradients, levels, strict=True):
+            part = len(levels) * ctx.elements * (level.numel() // level.shape[1])
+            out = F.batch_norm(level, m, v, dots / part, plain / part, eps=ctx.eps)
+            found.append(out.addcmul_(g, _along(scale, level)))
+        return found[0], found[1], None, None, None, *found[2:]
+
+
+def _moments(level: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel, by the kernel of PyTorch's batch normalisation."""
+    # Running statistics in float32 make it return moments in float32, too.
+    dtype = torch.promote_types(level.dtype, torch.float32)
+    unused = level.new_zeros(level.shape[1], dtype=dtype)
+    return torch.ops.aten.batch_norm_update_stats(level, unused, unused.clone(), 0.0)
+
+
+def _gather(mean: Tensor, var: Tensor, batch: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The moments of all processes together, weighted by their batches, and the number of all values."""
+    own = torch.cat([mean, var, mean.new_full((1,), batch), mean.new_full((1,), count)])
+    parts = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(parts, own)
+    means, variances, batches, counts = torch.stack(parts).split([len(mean), len(var), 1, 1], 1)
+    share = batches / batches.sum()
+    mean = (share * means).sum(0)
+    return mean, (share * (variances + (means - mean) ** 2)).sum(0), counts.sum()
+
+
+def _differentiable_gradients(
+    ctx: Any, weight: Tensor | None, bias: Tensor | None, levels: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    """The gradients by way of the formula, so that they have gradients themselves."""
+    mean, var, _ = batch_moments(ScaleSpace(tuple(levels)), elements=ctx.elements, sync=ctx.sync)
+    out = _normalise(levels, mean, var, weight, bias, ctx.eps, ctx.elements)
+    inputs = [weight, bias, *levels]
+    wanted = [
+        t for t, needed in zip(inputs, (*ctx.needs_input_grad[:2], *ctx.needs_input_grad[5:]), strict=True) if needed
+    ]
+    found = iter(torch.autograd.grad(out, wanted, gradients, create_graph=True))
+    return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
 
 
 def scale_dropout(x: ScaleSpace, p: float = 0.5, training: bool = True) -> ScaleSpace:

@@ -1,0 +1,170 @@
+"""A filter on an upsampled level in one transposed convolution, against the two steps."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace, lift
+from scalespaces.functional import avg_pool, conv, scale_conv
+from scalespaces.functional.fold import Fold, fold_axis, upsampled_conv
+from scalespaces.functional.grid import sample
+
+CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def in_two_steps(f: Tensor, weight: Tensor, folds: list[Fold]) -> Tensor:
+    for axis, fold in enumerate(folds, 2):
+        f = sample(f, axis, 1 / fold.finer, fold.offset, fold.size)
+    return CONV[len(folds)](f, weight, padding=[taps // 2 for taps in weight.shape[2:]])
+
+
+@st.composite
+def foldings(draw: Any) -> list[Fold]:
+    finer, folds = draw(st.sampled_from([2, 3, 4])), []
+    for _ in range(draw(st.integers(1, 3))):
+        samples, taps = draw(st.integers(2, 5)), draw(st.sampled_from([1, 3]))
+        size = draw(st.integers(max(2, finer * (samples - 1) - 1), finer * samples + 1))
+        offset = draw(st.sampled_from([0.0, -1 / 8, -3 / 16, 0.1, -0.3, 1 / finer]))
+        folds.append(fold_axis(1 / finer, offset, size, samples, taps, (taps // 2, taps // 2)))
+    assume(None not in folds)
+    return folds
+
+
+def halves(size: int, samples: int, offset: float = 0.0) -> Fold:
+    fold = fold_axis(1 / 2, offset, size, samples, 3, (1, 1))
+    assert fold is not None
+    return fold
+
+
+def operands(folds: list[Fold], dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    f = torch.randn(2, 3, *(fold.samples for fold in folds), dtype=dtype, requires_grad=True)
+    return f, torch.randn(4, 3, *(fold.taps for fold in folds), dtype=dtype, requires_grad=True)
+
+
+class TestOneFilter:
+    @given(foldings())
+    def test_is_the_two_steps(self, folds):
+        f, weight = operands(folds)
+        got, expected = upsampled_conv(f, weight, folds), in_two_steps(f, weight, folds)
+        assert_close(got, expected, rtol=1e-12, atol=1e-12)
+        back = torch.randn_like(got)
+        for mine, theirs in zip(
+            torch.autograd.grad(got, (f, weight), back), torch.autograd.grad(expected, (f, weight), back), strict=True
+        ):
+            assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+    @given(foldings())
+    def test_single_precision(self, folds):
+        f, weight = operands(folds, torch.float32)
+        got, expected = upsampled_conv(f, weight, folds), in_two_steps(f, weight, folds)
+        assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        back = torch.ones_like(got)
+        for mine, theirs in zip(
+            torch.autograd.grad(got, (f, weight), back), torch.autograd.grad(expected, (f, weight), back), strict=True
+        ):
+            assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+
+    def test_gradients_of_gradients(self):
+        folds = [halves(6, 3, -1 / 8)]
+        f, weight = operands(folds)
+        assert torch.autograd.gradgradcheck(lambda f, w: upsampled_conv(f, w, folds), (f, weight))
+
+    @pytest.mark.parametrize("wanted", ["level", "filter"])
+    def test_one_of_the_gradients(self, wanted):
+        folds = [halves(8, 4), halves(7, 4)]
+        f, weight = operands(folds)
+        leaf = f if wanted == "level" else weight
+        (f if wanted == "filter" else weight).requires_grad_(False)
+        upsampled_conv(f, weight, folds).sum().backward()
+        (expected,) = torch.autograd.grad(in_two_steps(f, weight, folds).sum(), leaf)
+        assert leaf.grad is not None
+        assert_close(leaf.grad, expected)
+
+    def test_transforms(self):
+        folds = [halves(8, 4)]
+        f, weight = (t.detach() for t in operands(folds))
+        got = torch.func.jvp(lambda w: upsampled_conv(f, w, folds), (weight,), (weight,))[1]
+        assert_close(got, in_two_steps(f, weight, folds))
+        grad = torch.func.grad(lambda w: upsampled_conv(f, w, folds).square().sum())(weight)
+        assert_close(grad, torch.func.grad(lambda w: in_two_steps(f, w, folds).square().sum())(weight))
+
+    def test_autocast(self):
+        folds = [halves(8, 4)] * 2
+        f, weight = operands(folds, torch.float32)
+        with torch.autocast("cpu", torch.bfloat16):
+            got, expected = upsampled_conv(f, weight, folds), in_two_steps(f, weight, folds)
+        assert got.dtype == expected.dtype == torch.bfloat16
+        assert_close(got, expected, rtol=0.05, atol=0.1)
+        got.float().sum().backward()
+        assert f.grad is not None
+        assert f.grad.dtype == torch.float32
+
+
+class TestNumberOfTaps:
+    def test_twenty_five_in_place_of_thirty_six(self):
+        assert halves(128, 64).matrix().shape == (5, 3)
+
+    @pytest.mark.parametrize(("finer", "offset"), [(2, 0.0), (2, -1 / 8), (3, 0.0), (4, -3 / 16)])
+    def test_each_sample_is_read_whole(self, finer, offset):
+        """A filter of ones over an image of ones counts its taps: each phase of the taps has the same sum."""
+        fold = fold_axis(1 / finer, offset, finer * 8, 8, 3, (1, 1))
+        assert fold is not None
+        taps = fold.matrix().sum(1)
+        for phase in range(finer):
+            assert math.isclose(taps[phase::finer].sum(), 3)
+
+    @pytest.mark.parametrize(
+        ("ratio", "taps", "padding"), [(1 / 1.5, 3, 1), (1.0, 3, 1), (2.0, 3, 1), (1 / 2, 5, 2), (1 / 2, 3, 0)]
+    )
+    def test_others_do_not_fold(self, ratio, taps, padding):
+        assert fold_axis(ratio, 0.0, 8, 4, taps, (padding, padding)) is None
+
+
+class TestScaleConv:
+    """With and without folding, the same correlation."""
+
+    @pytest.mark.parametrize("depth", [2, 3])
+    @pytest.mark.parametrize("base", [2.0, 3.0])
+    @pytest.mark.parametrize("pooled", [0, 1, 2])
+    @pytest.mark.parametrize("scale_padding", ["zero", "valid", "replicate"])
+    @pytest.mark.parametrize("size", [(36, 36), (37, 41)])
+    def test_same_result(self, monkeypatch, depth, base, pooled, scale_padding, size):
+        x: Any = lift(torch.randn(2, 3, *size, dtype=torch.float64), 3, base, sampling="pyramid")
+        for _ in range(pooled):
+            x = avg_pool(x, 2)
+        leaves = [level.requires_grad_() for level in x.map(torch.clone).levels]
+        x = x.replace(tuple(leaves))
+        weight = torch.randn(4, 3, depth, 3, 3, dtype=torch.float64, requires_grad=True)
+        bias = torch.randn(4, dtype=torch.float64, requires_grad=True)
+        results = []
+        for least in (0, math.inf):
+            monkeypatch.setattr(conv, "WORTH_FOLDING", least)
+            out = scale_conv(x, weight, bias, scale_padding=scale_padding)
+            torch.manual_seed(0)
+            back = [torch.randn_like(level) for level in out.levels]
+            used = [weight, bias, *leaves]
+            results.append((out.levels, torch.autograd.grad(out.levels, used, back, allow_unused=True)))
+        assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
+
+    def test_folds_where_it_pays(self, monkeypatch):
+        """A large pyramid goes through the transposed convolution, and through no interpolation of a whole level."""
+        calls: list[int] = []
+        monkeypatch.setattr(conv, "upsampled_conv", lambda f, w, folds: calls.append(f.shape[2]) or torch.zeros(()))
+        x = lift(torch.randn(1, 64, 64, 64), 3, sampling="pyramid")
+        scale_conv(x, torch.randn(64, 64, 2, 3, 3))
+        assert calls[0] == 32
+        others: list[dict[str, Any]] = [{"stride": 2}, {"dilation": 2}, {"padding_mode": "reflect"}]
+        before = len(calls)
+        for other in others:
+            scale_conv(x, torch.randn(64, 64, 2, 3, 3), **other)
+        scale_conv(lift(torch.randn(1, 64, 64, 64), 3), torch.randn(64, 64, 2, 3, 3))
+        small = ScaleSpace((torch.randn(1, 4, 8, 8), torch.randn(1, 4, 4, 4)), 2.0, (1, 2))
+        scale_conv(small, torch.randn(4, 4, 2, 3, 3))
+        assert len(calls) == before
