@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import ndimage, special
+from torch import nn
 
 from scalespaces import ScaleSpace, downscale, lift, scale_shift, theory
 from scalespaces.functional import apply_lift, plan_lift
+from scalespaces.nn import Lift
 
 ROOT2 = 2**0.5
 BASES = (2.0, 3.0, 1.5, ROOT2, 1.2)
@@ -123,6 +125,23 @@ class TestDirect:
                 expected = padded[:, start : start + len(taps)] @ taps
                 assert_allclose(x.levels[k][0, :, i].numpy(), expected, atol=1e-12)
 
+    @pytest.mark.parametrize("base", [1.5, ROOT2, 1.2, 2.5])
+    @pytest.mark.parametrize("mode", MODES)
+    def test_fractional_steps_along_a_long_axis(self, base, mode):
+        n, width = 301, theory.NUMPY_PADDING[mode]
+        f = image(n)
+        x = lift(f, 3, base, sampling="pyramid", padding_mode=mode)
+        padded = np.pad(f.numpy()[0], [(0, 0), (40, 40)], mode=width)
+        for k in (1, 2):
+            t = 0.25 * (base ** (2 * k) - 1)
+            centres = base**k * np.arange(x.levels[k].shape[2])
+            lows = np.floor(centres + 1e-9).astype(int)
+            for i, (low, phase) in enumerate(zip(lows, np.abs(centres - lows), strict=True)):
+                taps = theory.discrete_gaussian(t, phase=phase if phase > 1e-9 else 0.0)
+                start = 40 + low - (len(taps) - 1) // 2
+                expected = padded[:, start : start + len(taps)] @ taps
+                assert_allclose(x.levels[k][0, :, i].numpy(), expected, atol=1e-12)
+
     def test_the_papers_level_three(self):
         """Dilation 8 and zero-scale 1/4: variance 15.75, 33 taps."""
         x = lift(torch.eye(81, dtype=torch.float64)[40].reshape(1, 1, 81))
@@ -220,6 +239,11 @@ class TestExactness:
         y = lift(downscale(f, base=base), 3, base, method="cascade", sampling="pyramid")
         for got, expected in zip(y.levels, x.levels[1:], strict=True):
             assert torch.equal(got, expected)
+
+    @pytest.mark.parametrize("base", [2.0, 3.0, 1.5, ROOT2])
+    @pytest.mark.parametrize("mode", MODES)
+    def test_pyramids_of_long_axes(self, base, mode):
+        assert_commutes(image(401, 6), 4, base=base, padding_mode=mode, sampling="pyramid")
 
     @pytest.mark.parametrize("name", ["binomial", "alpha", "truncation 2"])
     @pytest.mark.parametrize("sampling", ["pyramid", "dense"])
@@ -483,6 +507,18 @@ class TestTensors:
             assert got.dtype == dtype
             assert_allclose(got.double().numpy(), expected.numpy(), atol=0.05)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("base", [2.0, 1.5, QUINCUNX])
+    def test_half_precision_is_rounded_once(self, base, dtype):
+        """One rounding is half a unit in the last place; single precision adds next to nothing."""
+        f = image(12, 150).to(dtype)
+        unit = torch.finfo(dtype).eps / 2
+        exact = lift(f.double(), 4, base)
+        for x in (lift(f, 4, base), Lift(4, base).to(dtype)(f)):
+            for got, expected in zip(x.levels, exact.levels, strict=True):
+                error = (got.double() - expected).abs()
+                assert (error <= unit * expected.abs() + torch.finfo(dtype).tiny * unit + 1e-6).all()
+
     @pytest.mark.parametrize("base", [2.0, 1.5])
     def test_autocast_leaves_the_lift_alone(self, base):
         """Blurring in bfloat16 would break exactness, and level 0, the image itself, would be of another type."""
@@ -495,11 +531,29 @@ class TestTensors:
 
     @pytest.mark.parametrize("base", [2.0, 1.5, QUINCUNX])
     def test_memory_format_does_not_matter(self, base):
-        f = torch.rand(2, 3, 12, 9, dtype=torch.float64)
+        f = torch.rand(2, 3, 12, 140, dtype=torch.float64)
         strided = torch.rand(2, 3, 24, 9, dtype=torch.float64)[:, :, ::2]
         for image_, twin in ((f, f.contiguous(memory_format=torch.channels_last)), (strided.clone(), strided)):
             for a, b in zip(lift(image_, 3, base).levels, lift(twin, 3, base).levels, strict=True):
                 assert_allclose(a.numpy(), b.numpy(), atol=1e-13)
+
+    @pytest.mark.parametrize("base", [2.0, 1.5])
+    @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+    def test_memory_format_stays(self, base, sampling):
+        f = torch.rand(2, 3, 12, 140)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            for level in lift(f.contiguous(memory_format=layout), 3, base, sampling=sampling).levels:
+                assert level.is_contiguous(memory_format=layout)
+
+    @pytest.mark.parametrize("base", [2.0, 1.5, QUINCUNX])
+    @pytest.mark.parametrize("shape", [(8, 9), (3, 140)])
+    def test_vmap(self, base, shape):
+        f = torch.rand(3, 2, 2, *shape, dtype=torch.float64)
+        for axis in (0, 2):
+            got = torch.vmap(lambda f: lift(f, 3, base).levels, axis)(f)
+            for levels, one in zip(zip(*got, strict=True), f.unbind(axis), strict=True):
+                for a, b in zip(levels, lift(one, 3, base).levels, strict=True):
+                    assert_allclose(a.numpy(), b.numpy(), atol=1e-12)
 
     @pytest.mark.parametrize("base", [2.0, 1.5, QUINCUNX])
     @pytest.mark.parametrize("method", ["direct", "cascade"])
@@ -522,6 +576,20 @@ class TestTensors:
         assert f.grad is not None
         assert_allclose(f.grad[0, 0].numpy(), matrices[2].T @ back[0, 0].numpy(), atol=1e-12)
 
+    def test_an_image_without_gradient_keeps_nothing(self):
+        kept: list[torch.Tensor] = []
+
+        def keep(x: torch.Tensor) -> torch.Tensor:
+            kept.append(x)
+            return x
+
+        f = image(5, 150)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            lift(f)
+            assert kept == []
+            lift(f.requires_grad_())
+        assert all(saved.numel() < 150 * 150 for saved in kept)
+
     def test_an_empty_batch_is_a_batch(self):
         x = lift(torch.zeros(0, 3, 8, 8), 3, sampling="pyramid")
         assert x.shapes == ((0, 3, 8, 8), (0, 3, 4, 4), (0, 3, 2, 2))
@@ -542,6 +610,78 @@ class TestTensors:
     def test_bases_in_any_guise(self, base):
         got = lift(image(6, 6), 2, base)
         assert got.base in (2.0, ((2.0, 0.0), (0.0, 2.0)))
+
+
+class Levels(nn.Module):
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__()
+        self.lift = Lift(*args, **settings)
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.lift(image).levels
+
+
+def assert_levels(got: Any, expected: Any) -> None:
+    for a, b in zip(got, expected, strict=True):
+        assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+SAMPLED = [(2.0, "dense"), (2.0, "pyramid"), (ROOT2, "pyramid")]
+
+
+class TestGraphs:
+    """Short and long axes take different ways, and free sizes a third."""
+
+    @pytest.mark.parametrize(("base", "sampling"), SAMPLED)
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_export(self, base, sampling, strict):
+        model, f = Levels(3, base, sampling=sampling), torch.rand(2, 3, 40, 150)
+        shapes: Any = ({0: torch.export.Dim("batch", min=1, max=9)},)
+        exported = torch.export.export(model, (f,), dynamic_shapes=shapes, strict=strict).module()
+        for image_ in (f, torch.rand(5, 3, 40, 150)):
+            assert_levels(exported(image_), model(image_))
+
+    @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_export_of_free_sizes(self, sampling, strict):
+        model = Levels(3, sampling=sampling)
+        shapes: Any = ({2: torch.export.Dim("h", min=32, max=512), 3: torch.export.Dim("w", min=32, max=512)},)
+        exported = torch.export.export(model, (torch.rand(1, 3, 40, 150),), dynamic_shapes=shapes, strict=strict)
+        for size in ((40, 150), (130, 33), (200, 201)):
+            f = torch.rand(1, 3, *size)
+            assert_levels(exported.module()(f), model(f))
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore")  # torch's exporter has several about itself
+    @pytest.mark.parametrize(("base", "sampling"), SAMPLED)
+    @pytest.mark.parametrize("mode", ["reflect", "zeros"])
+    def test_onnx(self, base, sampling, mode, tmp_path):
+        pytest.importorskip("onnxscript")
+        runtime: Any = pytest.importorskip("onnxruntime")
+        model, f = Levels(3, base, sampling=sampling, padding_mode=mode).eval(), torch.rand(1, 3, 40, 301)
+        path = tmp_path / "lift.onnx"
+        torch.onnx.export(model, (f,), path, dynamo=True, external_data=False, verbose=False)
+        assert path.stat().st_size < 400_000
+        session = runtime.InferenceSession(path)
+        got = session.run(None, {session.get_inputs()[0].name: f.numpy()})
+        for a, b in zip(got, model(f)[-len(got) :], strict=True):
+            assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("base", "sampling"), SAMPLED)
+    def test_compile(self, base, sampling):
+        """At the second size torch makes sizes symbols, if it may."""
+        torch.compiler.reset()
+        model = Levels(3, base, sampling=sampling)
+        compiled = torch.compile(model, fullgraph=True)
+        for shape in ((2, 3, 40, 150), (2, 3, 140, 36)):
+            f, twin = (torch.rand(shape).requires_grad_() for _ in range(2))
+            twin.data.copy_(f.data)
+            got, expected = compiled(f), model(twin)
+            assert_levels(got, expected)
+            for levels in (got, expected):
+                torch.stack([(level**3).sum() for level in levels[1:]]).sum().backward()
+            assert_levels([f.grad], [twin.grad])
 
 
 class TestErrors:

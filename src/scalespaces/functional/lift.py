@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scalespaces.functional.banded import Band, block_rows, multiply, toeplitz_band
 from scalespaces.functional.grid import as_integer, constant, correlate, count, floor, full_precision, sample
 from scalespaces.functional.resample import subsample
 from scalespaces.functional.space import ScaleSpace
 from scalespaces.theory import (
-    NUMPY_PADDING,
     Base,
     Kernel,
     PaddingMode,
@@ -227,14 +227,8 @@ def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tup
     levels.append(image)
     for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
         out = levels[stage.source]
-        if kernel is not None and kernel.ndim > 1:
-            levels.append(_blur(out, kernel, stage, plan.padding_mode, range(2, image.ndim)))
-            continue
-        for axis in range(2, image.ndim):
-            if kernel is not None:
-                out = _blur(out, kernel, stage, plan.padding_mode, [axis])
-            else:
-                out = _blur_between(out, axis, plan, index)
+        # Half precision is for storage: a sum of 33 taps in it would be off by many times its rounding.
+        out = _blur(out.to(torch.promote_types(out.dtype, torch.float32)), kernel, plan, stage).to(image.dtype)
         # Sizes follow from the level before, also for a direct lift: both lifts then have the same grids.
         ratio = plan.steps[index] / plan.steps[index - 1]
         if as_integer(ratio) is None:
@@ -250,15 +244,41 @@ def _upsample(image: Tensor, step: float) -> Tensor:
     return image
 
 
-def _blur(x: Tensor, taps: Tensor, stage: Stage, padding_mode: PaddingMode, axes: Sequence[int]) -> Tensor:
-    """Depthwise correlation with taps along some axes, read at every ``ratio``-th sample."""
+def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tensor:
+    """Blur and resample."""
+    if taps is None:
+        return multiply(x, [_fractional_band(x, n, plan, stage) for n in x.shape[2:]], plan.padding_mode)
+    taps = taps.to(x)
+    if taps.ndim > 1:
+        return blur_by_convolution(x, taps, stage, plan.padding_mode, range(2, x.ndim))
+    if all(map(_is_static, x.shape[2:])):
+        bands = [toeplitz_band(taps, n, int(stage.ratio), stage.spacing) for n in x.shape[2:]]
+        return multiply(x, bands, plan.padding_mode)
+    for axis in range(2, x.ndim):
+        x = blur_by_convolution(x, taps, stage, plan.padding_mode, [axis])
+    return x
+
+
+def _is_static(size: Any) -> bool:
+    """Whether a size is known, so that blocks can be cut; torch.compile shows no difference, but it may add guards."""
+    return isinstance(size, int) and not (torch.compiler.is_dynamo_compiling() and _is_exporting())
+
+
+# Before torch 2.7 there is no telling: all that is compiled is then taken for an export.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_dynamo_compiling)
+
+
+def blur_by_convolution(
+    x: Tensor, taps: Tensor, stage: Stage, padding_mode: PaddingMode, axes: Sequence[int]
+) -> Tensor:
+    """Depthwise correlation with taps along some axes, read at every ``ratio``-th sample: slow, but for any size."""
 
     def per_axis(value: Any, other: Any) -> list:
         return [value if axis in axes else other for axis in range(2, x.ndim)]
 
     shape = iter(taps.shape)
     size = [next(shape) if axis in axes else 1 for axis in range(2, x.ndim)]
-    weight = taps.to(x).reshape(1, 1, *size).expand(x.shape[1], 1, *size)
+    weight = taps.reshape(1, 1, *size).expand(x.shape[1], 1, *size)
     return correlate(
         x,
         weight,
@@ -271,35 +291,37 @@ def _blur(x: Tensor, taps: Tensor, stage: Stage, padding_mode: PaddingMode, axes
     )
 
 
-def _blur_between(x: Tensor, axis: int, plan: LiftPlan, index: int) -> Tensor:
-    """Blur and resample at a fractional ratio, with one kernel: interpolation would add a blur of its own."""
-    n = x.shape[axis]
+def _fractional_band(x: Tensor, n: int, plan: LiftPlan, stage: Stage) -> Band:
+    """The band of a fractional ratio. One kernel blurs and resamples: interpolation would add a blur of its own."""
     if not isinstance(n, int):
         raise ValueError(f"base {plan.base} resamples at fractional steps, which needs a static image size, got {n}")
     n = operator.index(n)  # so that torch.compile takes it for a constant
-    return torch.movedim(torch.movedim(x, axis, -1) @ _resampling_matrix(plan, index, n)[0].to(x).T, -1, axis)
+    blocks, start, step = _fractional_blocks(plan, stage, n)
+    return Band(blocks.to(x), count(n, stage.ratio), start, step)
 
 
 @constant
-def _resampling_matrix(plan: LiftPlan, index: int, n: int) -> tuple[Tensor]:
-    return (torch.as_tensor(_rows_of_kernels(plan, index, n)),)  # a bare tensor, torch.compile takes but once
+def _fractional_blocks(plan: LiftPlan, stage: Stage, n: int) -> tuple[Tensor, int, int]:
+    blocks, start, step = _blocks_of_kernels(plan, stage, n)
+    return torch.as_tensor(blocks), start, step
 
 
-@lru_cache(maxsize=16)
-def _rows_of_kernels(plan: LiftPlan, index: int, n: int) -> NDArray:
-    """Row ``i`` is the kernel centred at ``ratio * i``, folded back at the borders."""
-    stage = plan.stages[index - 1 + plan.first_level]
-    radius = max(plan.kernel.radius(stage.t, plan.truncation), 1)
-    matrix = np.zeros((count(n, stage.ratio), n + 1))
-    # Where the padded axis reads from; zeros read from a column that is dropped in the end.
-    fill = {"constant_values": n} if plan.padding_mode == "zeros" else {}
-    columns = np.pad(np.arange(n), radius + 1, mode=NUMPY_PADDING[plan.padding_mode], **fill)
-    for i, row in enumerate(matrix):
-        low = floor(stage.ratio * i)
-        phase = max(stage.ratio * i - low, 0.0)
+@lru_cache(maxsize=64)
+def _blocks_of_kernels(plan: LiftPlan, stage: Stage, n: int) -> tuple[NDArray, int, int]:
+    """Row ``i`` is the kernel centred at ``ratio * i``, among the blocks of a :class:`~.banded.Band`."""
+    radius, rows = max(plan.kernel.radius(stage.t, plan.truncation), 1), count(n, stage.ratio)
+    b = block_rows(n, stage.ratio, radius + 1)
+    number, step = -(-rows // b), round(stage.ratio * b)
+    first = np.array([floor(stage.ratio * i) - radius for i in range(number * b)]).reshape(number, b)
+    first -= step * np.arange(number)[:, None]
+    start = int(first.min())
+    blocks = np.zeros((number, b, int(first.max()) - start + 2 * radius + 2))
+    for i, row in enumerate(blocks.reshape(number * b, -1)):
+        phase = max(stage.ratio * i - floor(stage.ratio * i), 0.0)
         taps = plan.kernel(stage.t, radius=radius, phase=phase if phase > 1e-9 else 0.0)
-        np.add.at(row, columns[low + 1 : low + 1 + len(taps)], taps)
-    return matrix[:, :n]
+        row[first.flat[i] - start :][: len(taps)] = taps
+    same = np.allclose(blocks, blocks[:1], rtol=0, atol=1e-12)  # a fraction of small numbers repeats its phases
+    return blocks[:1] if same else blocks, start, step
 
 
 def downscale(

@@ -16,7 +16,7 @@ from scalespaces.theory import Base, Kernel, PaddingMode, check_base
 class Lift(nn.Module):
     """Lift images to scale-spaces; arguments as in :func:`scalespaces.lift`.
 
-    The kernels are buffers: they follow ``.to()``, and stay out of checkpoints.
+    The kernels are buffers: they follow ``.to()``, if not to half precision, and stay out of checkpoints.
 
     Shape:
         - Input: :math:`(B, C, *)` with one, two or three spatial axes
@@ -56,7 +56,7 @@ class Lift(nn.Module):
             truncation,
         )
         for index, stage in enumerate(self.plan.stages):
-            taps = None if stage.taps is None else torch.tensor(stage.taps, dtype=torch.get_default_dtype())
+            taps = None if stage.taps is None else _tensor(stage.taps, torch.get_default_dtype())
             self.register_buffer(f"taps{index}", taps, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -64,7 +64,7 @@ class Lift(nn.Module):
         for index, stage in enumerate(self.plan.stages):  # cast from float64, not from what the buffer was before
             buffer = self._taps(index)
             if buffer is not None and not buffer.is_meta:
-                setattr(self, f"taps{index}", torch.tensor(stage.taps, dtype=buffer.dtype, device=buffer.device))
+                setattr(self, f"taps{index}", _tensor(stage.taps, buffer.dtype, buffer.device))
         return self
 
     def _taps(self, index: int) -> Tensor | None:
@@ -84,3 +84,8 @@ class Lift(nn.Module):
         names += ["first_level"] if self.first_level else []
         values: dict[str, Any] = {name: getattr(self, name) for name in names}
         return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def _tensor(taps: Any, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """A kernel as a tensor, not coarser than what lifts compute in."""
+    return torch.tensor(taps, dtype=torch.promote_types(dtype, torch.float32), device=device)

@@ -1,0 +1,179 @@
+"""Products with bands against explicit matrices, against SciPy, and against the convolutions they stand for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy import ndimage
+
+from scalespaces.functional.banded import Band, block_rows, fold_band, multiply, toeplitz_band
+from scalespaces.functional.grid import count
+from scalespaces.functional.lift import Stage, blur_by_convolution
+from scalespaces.theory import NUMPY_PADDING, PaddingMode
+
+SCIPY_MODES: dict[PaddingMode, str] = {
+    "zeros": "constant",
+    "reflect": "mirror",
+    "replicate": "nearest",
+    "circular": "wrap",
+}
+MODES = tuple(SCIPY_MODES)
+# One block up to 128 samples and several beyond; most are no multiple of any block.
+SIZES = (1, 2, 3, 5, 17, 40, 127, 128, 129, 131, 160, 163, 251, 300)
+
+modes = st.sampled_from(MODES)
+sizes = st.sampled_from(SIZES)
+radii = st.sampled_from([0, 1, 2, 4, 9, 16, 21])
+ratios = st.sampled_from([1, 2, 3, 4, 8])
+spacings = st.sampled_from([1, 2, 3])
+rng = np.random.default_rng(0)
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.tensor(rng.standard_normal(shape), dtype=dtype)
+
+
+def matrix(taps: torch.Tensor, n: int, ratio: int, spacing: int, mode: PaddingMode) -> np.ndarray:
+    """Row i adds up what each tap reads around sample ``ratio * i`` of the padded axis."""
+    reach = spacing * (len(taps) // 2)
+    fill: dict[str, Any] = {"constant_values": n} if mode == "zeros" else {}
+    place = np.pad(np.arange(n), reach, mode=NUMPY_PADDING[mode], **fill)
+    rows = []
+    for centre in range(reach, reach + n, ratio):
+        row = np.zeros(n + 1)
+        for tap, weight in enumerate(taps.tolist()):
+            row[place[centre + spacing * tap - reach]] += weight
+        rows.append(row[:n])
+    return np.array(rows)
+
+
+def bands(taps: torch.Tensor, shape: tuple[int, ...], ratio: int = 1, spacing: int = 1) -> list[Band]:
+    return [toeplitz_band(taps, n, ratio, spacing) for n in shape]
+
+
+class TestOneAxis:
+    @given(sizes, radii, ratios, spacings, modes, st.sampled_from([(1, 1), (2, 3), (5, 4)]))
+    def test_is_the_matrix(self, n, radius, ratio, spacing, mode, lines):
+        """Fewer than sixteen lines, and more, take different ways."""
+        taps, f = tensor(2 * radius + 1), tensor(*lines, n)
+        got = multiply(f, bands(taps, (n,), ratio, spacing), mode)
+        expected = f.numpy() @ matrix(taps, n, ratio, spacing, mode).T
+        assert got.shape == expected.shape
+        assert_allclose(got.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+    @given(sizes, radii, ratios, spacings, modes, st.sampled_from([1, 20]))
+    def test_gradient_is_the_transpose(self, n, radius, ratio, spacing, mode, lines):
+        taps, f = tensor(2 * radius + 1), tensor(lines, 1, n).requires_grad_()
+        out = multiply(f, bands(taps, (n,), ratio, spacing), mode)
+        back = tensor(*out.shape)
+        (got,) = torch.autograd.grad(out, f, back)
+        expected = back.numpy() @ matrix(taps, n, ratio, spacing, mode)
+        assert_allclose(got.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+    def test_blocks_differ_where_they_must(self):
+        """Every block of its own: row i of block j reads sample 40 j + i, times j."""
+        blocks = torch.zeros(5, 40, 44, dtype=torch.float64)
+        for j in range(5):
+            blocks[j, :, 2:42] = j * torch.eye(40)
+        band, f = Band(blocks, 187, -2, 40), tensor(2, 3, 187)
+        assert_allclose(multiply(f, [band]).numpy(), f.numpy() * (np.arange(187) // 40), atol=1e-12)
+
+
+class TestAxes:
+    @pytest.mark.parametrize("shape", [(6, 7), (140, 3), (3, 140), (150, 133), (4, 5, 6), (3, 130, 2), (2, 3, 150)])
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("ratio", [1, 3])
+    def test_one_after_another(self, shape, mode, ratio):
+        taps, f = tensor(9), tensor(2, 2, *shape)
+        expected = f.numpy()
+        for axis in range(2, f.ndim):
+            expected = ndimage.correlate1d(expected, taps.numpy(), axis=axis, mode=SCIPY_MODES[mode])
+        expected = expected[(slice(None), slice(None), *[slice(None, None, ratio)] * len(shape))]
+        assert_allclose(multiply(f, bands(taps, shape, ratio), mode).numpy(), expected, rtol=1e-12, atol=1e-12)
+
+    @given(
+        st.lists(st.sampled_from([1, 4, 30, 135]), min_size=1, max_size=3).filter(lambda s: s.count(135) < 3),
+        st.sampled_from([1, 4, 8]),
+        st.sampled_from([1, 2]),
+        spacings,
+        modes,
+        st.sampled_from([torch.float32, torch.float64]),
+    )
+    def test_is_the_convolution(self, shape, radius, ratio, spacing, mode, dtype):
+        f = tensor(1, 2, *shape, dtype=dtype).requires_grad_()
+        taps = tensor(2 * radius + 1, dtype=dtype).abs()
+        taps = taps / taps.sum()
+        stage, expected = Stage(0, ratio, spacing, 1.0, None), f
+        for axis in range(2, f.ndim):
+            expected = blur_by_convolution(expected, taps, stage, mode, [axis])
+        got = multiply(f, bands(taps, tuple(shape), ratio, spacing), mode)
+        back = tensor(*got.shape, dtype=dtype)
+        grads = [torch.autograd.grad(out, f, back)[0] for out in (got, expected)]
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+        for a, b in ((got.detach(), expected.detach()), tuple(grads)):
+            assert (a - b).norm() <= tolerance * b.norm()
+
+    @pytest.mark.parametrize("shape", [(12, 9), (12, 150), (5, 6, 7)])
+    @pytest.mark.parametrize("batch", [1, 3])
+    def test_memory_format_stays(self, shape, batch):
+        layout: Any = torch.channels_last if len(shape) == 2 else torch.channels_last_3d
+        f, taps = tensor(batch, 3, *shape), tensor(5)
+        twin = f.contiguous(memory_format=layout)
+        plain, other = multiply(f, bands(taps, shape)), multiply(twin, bands(taps, shape))
+        assert plain.is_contiguous()
+        assert other.is_contiguous(memory_format=layout)
+        assert torch.equal(plain, other)
+
+    def test_views_are_read_as_they_are(self):
+        f, taps = tensor(2, 3, 40, 300), tensor(5)
+        for view in (f[..., ::2], f[:, :, 3:20], f.transpose(2, 3), f[:, :1].expand(-1, 4, -1, -1), f.flip(0)):
+            shape = tuple(view.shape[2:])
+            assert torch.equal(multiply(view, bands(taps, shape)), multiply(view.clone(), bands(taps, shape)))
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("shape", [(0, 3, 8, 200), (0, 1, 150), (0, 2, 3, 130, 4)])
+    def test_nothing_in_nothing_out(self, mode, shape):
+        assert multiply(torch.zeros(shape), bands(torch.ones(3), shape[2:]), mode).shape == shape
+
+    def test_images_of_a_batch_do_not_meet(self):
+        f, taps = tensor(3, 2, 20, 140), tensor(9)
+        f[1] = torch.nan
+        out = multiply(f, bands(taps, (20, 140)), "reflect")
+        assert out[[0, 2]].isfinite().all()
+        assert out[1].isnan().all()
+
+
+class TestBlocks:
+    @given(st.integers(1, 5000), st.floats(1, 64), st.integers(0, 400))
+    def test_several_blocks_never_pad_by_the_whole_axis(self, n, ratio, reach):
+        """Reflections go no further, and less than half of the work is thrown away."""
+        b, rows = block_rows(n, ratio, reach), count(n, ratio)
+        number = -(-rows // b)
+        if number > 1:
+            assert reach < n
+            assert (number * b - 1) * ratio + reach + 1 - n < n
+            assert number * b < 2 * rows + b
+        else:
+            assert b == rows
+
+    @given(st.sampled_from([2**0.5, 2 ** (1 / 3), 3**0.5, 1.5, 1.2, 1.37]))
+    def test_fractional_ratios_drift_by_little(self, ratio):
+        b = block_rows(10**6, ratio, 4)
+        assert abs(b * ratio - round(b * ratio)) < 0.05
+
+    def test_blocks_are_small_and_shared(self):
+        band = toeplitz_band(torch.ones(33), 4096)
+        assert band.number > 100
+        assert band.blocks.shape[0] == 1
+        assert band.blocks.numel() < 4096
+
+    @given(sizes.filter(lambda n: n <= 128), radii, modes)
+    def test_short_axes_need_no_padding(self, n, radius, mode):
+        taps = tensor(2 * radius + 1)
+        band = fold_band(toeplitz_band(taps, n), n, mode)
+        assert (band.start, band.number) == (0, 1)
+        assert_allclose(band.blocks[0].numpy(), matrix(taps, n, 1, 1, mode), atol=1e-12)
