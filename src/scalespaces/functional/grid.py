@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+from scalespaces.functional.finer import Finer, make_finer
 from scalespaces.theory import PaddingMode
 
 Corners = tuple[tuple[Tensor, Tensor], ...]
@@ -129,6 +130,9 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
     whole, step = as_integer(ratio), max(as_integer(spacing) or 1, 1)
     if whole == 1 and offset == 0 and size == n:
         return x
+    factor = as_integer(1 / ratio)
+    if factor and factor > 1 and step == 1 and isinstance(n, int) and isinstance(size, int) and not is_transformed():
+        return make_finer(x, Finer(axis, factor, offset, n, size))
     start = offset if step == 1 else step * floor(offset / step)
     fraction = (offset - start) / step
     first = as_integer(start)
