@@ -127,18 +127,19 @@ class TestDirect:
 
     @pytest.mark.parametrize("base", [1.5, ROOT2, 1.2, 2.5])
     @pytest.mark.parametrize("mode", MODES)
-    def test_fractional_steps_along_a_long_axis(self, base, mode):
-        n, width = 301, theory.NUMPY_PADDING[mode]
-        f = image(n)
-        x = lift(f, 3, base, sampling="pyramid", padding_mode=mode)
-        padded = np.pad(f.numpy()[0], [(0, 0), (40, 40)], mode=width)
+    @pytest.mark.parametrize(("n", "zero_scale"), [(301, 0.25), (150, 300.0)])
+    def test_fractional_steps_along_a_long_axis(self, base, mode, n, zero_scale):
+        """Three hundred samples are several blocks; a kernel wider than the axis is folded back more than once."""
+        f, far = image(n), 500
+        x = lift(f, 3, base, zero_scale, sampling="pyramid", padding_mode=mode)
+        padded = np.pad(f.numpy()[0], [(0, 0), (far, far)], mode=theory.NUMPY_PADDING[mode])
         for k in (1, 2):
-            t = 0.25 * (base ** (2 * k) - 1)
+            t = zero_scale * (base ** (2 * k) - 1)
             centres = base**k * np.arange(x.levels[k].shape[2])
             lows = np.floor(centres + 1e-9).astype(int)
             for i, (low, phase) in enumerate(zip(lows, np.abs(centres - lows), strict=True)):
                 taps = theory.discrete_gaussian(t, phase=phase if phase > 1e-9 else 0.0)
-                start = 40 + low - (len(taps) - 1) // 2
+                start = far + low - (len(taps) - 1) // 2
                 expected = padded[:, start : start + len(taps)] @ taps
                 assert_allclose(x.levels[k][0, :, i].numpy(), expected, atol=1e-12)
 
