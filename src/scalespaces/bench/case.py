@@ -25,7 +25,7 @@ class Settings:
     """How contenders are built and measured, the same for all.
 
     Args:
-        runs: rounds that count; the full cases have a number of their own when left out.
+        runs: rounds that count.
         quick: small cases, for a look.
         dtype: of images and weights, a name of :data:`DTYPES`.
         device: ``"cpu"`` or ``"cuda"``.
@@ -33,7 +33,7 @@ class Settings:
         compile: measure what torch.compile makes of each contender, too.
     """
 
-    runs: int = 7
+    runs: int = 5
     quick: bool = False
     dtype: str = "float32"
     device: str = "cpu"

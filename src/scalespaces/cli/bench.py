@@ -18,7 +18,7 @@ from scalespaces.cli._arguments import Help, positive
 from scalespaces.cli._output import progress, write_json
 from scalespaces.plotting import check_writable
 
-_RUNS, _QUICK_RUNS, _GROWTH_RUNS = 7, 2, 3
+_RUNS, _QUICK_RUNS, _GROWTH_RUNS = 5, 2, 3
 _DESCRIPTION = """\
 Measure what layers, lift, networks and loading cost, each as a ratio to a plain counterpart: PyTorch's own layers and
 the same networks written with them, OpenCV's filters, h5py. All contenders of a case take turns in one process, so
