@@ -52,6 +52,7 @@ def table(folder: Path) -> list[dict[str, str]]:
         "--trainer.deterministic=true",
         "--trainer.accumulate=4",
         "--trainer.channels_last=false",
+        "--trainer.recompute=true",
         "--optimiser.name=adamw",
         "--optimiser.clip=0.1",
         "--levels.supervise=mean",
@@ -69,6 +70,20 @@ def test_flags(root, tmp_path, flag):
         assert tensor.isfinite().all()
     if "64" in flag:
         assert weights(result.folder)["linear.weight"].dtype == torch.float64
+
+
+def test_computing_again_changes_nothing(root, tmp_path):
+    said = options(root, "--trainer.max_steps=3")
+    train(load_recipe(None, said), tmp_path / "kept")
+    train(load_recipe(None, [*said, "--trainer.recompute=true"]), tmp_path / "again")
+    torch.testing.assert_close(weights(tmp_path / "again"), weights(tmp_path / "kept"), rtol=0, atol=0)
+
+
+def test_only_known_blocks_are_computed_again(root):
+    arguments = ["--model.name=null", "--model.source=tests.train.test_run:plain", "--trainer.recompute=true"]
+    recipe = load_recipe(None, options(root, *arguments))
+    with pytest.raises(ValueError, match=r"trainer.recompute needs a network whose blocks are known, got Converted"):
+        make_network(recipe, 1, 10)
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ class ConvNet(ScaleNetwork):
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         """The features of the lifted image."""
         for block in self.blocks:
-            levels = block(levels)
+            levels = self.through(block, levels)
         return levels
 
     def scores(self, features: ScaleSpace) -> ScaleSpace:

@@ -144,8 +144,8 @@ class DenseNet(ScaleNetwork):
         """The features of the lifted image: fields when there is a group."""
         x = levels if self.stem is None else self.stem(levels)
         for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
-            x = skip(transition(block(x)), x)
-        return self.blocks[-1](x)
+            x = skip(self.through(transition, self.through(block, x)), x)
+        return self.through(self.blocks[-1], x)
 
     def scores(self, features: ScaleSpace) -> ScaleSpace:
         """The class scores of every sample of every level: their average over all samples is the level's answer."""

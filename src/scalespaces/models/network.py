@@ -14,7 +14,7 @@ from scalespaces.functional.conv import check_scale_padding
 from scalespaces.functional.lift import Sampling
 from scalespaces.functional.pool import WINDOWS
 from scalespaces.models.card import Card
-from scalespaces.nn import Lift
+from scalespaces.nn import Lift, checkpoint
 from scalespaces.theory import Base, check_choice, check_integer
 
 
@@ -44,6 +44,8 @@ class ScaleNetwork(nn.Module):
     """Name and all arguments, set by :func:`~scalespaces.models.create`: ``create(**config)`` builds its like."""
     card: Card
     """What predictions need beside the network; may be set, and is saved with it."""
+    recompute: bool = False
+    """Keep only the inputs of the blocks while training, and compute the rest again for the gradient; may be set."""
 
     def __init__(
         self,
@@ -111,6 +113,10 @@ class ScaleNetwork(nn.Module):
     def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """The answer of each level for an image of that size: one more axis in front than what levels pool to."""
         raise NotImplementedError
+
+    def through(self, block: nn.Module, *inputs: ScaleSpace) -> ScaleSpace:
+        """Apply a block, the way ``recompute`` says."""
+        return checkpoint(block, *inputs) if self.recompute else block(*inputs)
 
     def features(self, image: Tensor) -> ScaleSpace:
         """The features of every level, up to the pooling over levels: what is equivariant."""

@@ -123,7 +123,7 @@ class ResNet(ScaleNetwork):
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         """The features of the lifted image."""
         for layer in self._layers():
-            levels = layer(levels)
+            levels = self.through(layer, levels)
         return levels
 
     def scores(self, features: ScaleSpace) -> ScaleSpace:

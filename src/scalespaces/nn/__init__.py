@@ -2,6 +2,7 @@
 
 from scalespaces.nn import init
 from scalespaces.nn.causal import CausalLift
+from scalespaces.nn.checkpoint import checkpoint
 from scalespaces.nn.conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
 from scalespaces.nn.graph import GraphConv, GraphLift, GraphPool
 from scalespaces.nn.lift import Lift
@@ -54,6 +55,7 @@ __all__ = [
     "ScaleP4MConv2d",
     "ScalePool",
     "SemigroupConv",
+    "checkpoint",
     "init",
     "synchronise",
 ]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from scalespaces.functional import ScaleSpace, scale_batch_norm, scale_dropout
+from scalespaces.nn.checkpoint import is_computed_again
 
 
 class ScaleBatchNorm(_NormBase):
@@ -45,15 +46,15 @@ class ScaleBatchNorm(_NormBase):
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Normalise."""
-        momentum = self.momentum
-        if self.training and self.num_batches_tracked is not None:
+        momentum, again = self.momentum, is_computed_again()
+        if self.training and self.num_batches_tracked is not None and not again:
             self.num_batches_tracked.add_(1)
             if momentum is None:  # a plain average over all batches so far
                 momentum = 1.0 / float(self.num_batches_tracked)
         return scale_batch_norm(
             input,
-            self.running_mean,
-            self.running_var,
+            None if self.training and again else self.running_mean,
+            None if self.training and again else self.running_var,
             self.weight,
             self.bias,
             self.training,

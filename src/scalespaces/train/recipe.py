@@ -110,6 +110,8 @@ class TrainerOptions:
         accumulate: batches that a step's gradient is the mean of; each is so many times smaller, and normalised by
             itself. Where pixels are ignored, each is a mean over its own.
         sync_batchnorm: take batch normalisation's statistics over all devices.
+        recompute: keep only the inputs of a network's blocks for the gradient, and compute the rest again: less memory
+            for about a third more time. For networks by name, not for converted ones.
         compile: run torch.compile on the network.
         channels_last: store images with channels last, which is faster for most networks.
         deterministic: use deterministic algorithms alone, and refuse others.
@@ -129,6 +131,7 @@ class TrainerOptions:
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = "32-true"
     accumulate: int = 1
     sync_batchnorm: bool = True
+    recompute: bool = False
     compile: bool = False
     channels_last: bool = True
     deterministic: bool = False
@@ -185,7 +188,9 @@ class Recipe:
         )
 
 
-_FREE = {f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "checkpoint_every", "log_every")} | {
+_FREE = {
+    f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "recompute", "checkpoint_every", "log_every")
+} | {
     "data.workers",
     "data.table",
 }

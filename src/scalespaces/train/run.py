@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from scalespaces._files import prepare, replacing
 from scalespaces.data import ImageDataset, Indexed, to_unit
-from scalespaces.models import Card, ConversionError, convert, create, load
+from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create, load
 from scalespaces.models.source import build
 from scalespaces.nn import synchronise
 from scalespaces.train.batches import KeyedBatches
@@ -74,6 +74,13 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
         raise FileNotFoundError(f"model.file: {error}") from error
     except (TypeError, ConversionError) as error:  # such as a key that is not known
         raise ValueError(f"model: {error}") from error
+    if recipe.trainer.recompute:
+        if not isinstance(network, ScaleNetwork):
+            raise ValueError(
+                f"trainer.recompute needs a network whose blocks are known, got {type(network).__name__}; use "
+                "model.name, or scalespaces.nn.checkpoint inside the network"
+            )
+        network.recompute = True
     mean, std = recipe.data.mean, recipe.data.std
     old = Card.of(network)
     network.card = Card(class_names(recipe.data) or old.classes, mean or old.mean, std or old.std)

@@ -1,0 +1,71 @@
+"""Blocks whose insides are computed again: the same training, less kept."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import scalespaces
+from scalespaces import models
+from scalespaces.nn import ScaleBatchNorm, ScaleConv2d, ScaleDropout, checkpoint
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "s_densenet": {"growth": (2, 3), "num_levels": 3, "filter_levels": 2},
+    "s_resnet": {"width": 4, "num_levels": 3},
+    "s_cnn": {"num_levels": 3},
+}
+
+
+def step(model: nn.Module, image: Tensor) -> tuple[int, dict[str, Tensor], list[Tensor | None]]:
+    """Bytes kept for the gradient, the state afterwards, and the gradients."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    torch.manual_seed(0)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = model(image)
+    out.square().mean().backward()
+    gradients = [p.grad for p in model.parameters()]
+    return sum(kept.values()), {n: v.clone() for n, v in model.state_dict().items()}, gradients
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_train_the_same_with_less(name):
+    torch.manual_seed(0)
+    model: Any = models.create(name, sampling="pyramid", **NETWORKS[name]).train().double()
+    twin = models.create(**model.config).train().double()
+    twin.load_state_dict(model.state_dict())
+    image = torch.rand(2, model.in_channels, 64, 64, dtype=torch.float64)
+    model.recompute = True
+    less, state, gradients = step(model, image)
+    kept, expected, theirs = step(twin, image)
+    assert_close(state, expected, rtol=0, atol=0)
+    assert_close(gradients, theirs)
+    assert less < 0.7 * kept
+
+
+def test_statistics_move_once_and_dropout_repeats():
+    block = nn.Sequential(ScaleConv2d(3, 4, (2, 3, 3)), ScaleBatchNorm(4, momentum=None), ScaleDropout(0.5))
+    x: Any = scalespaces.lift(torch.rand(2, 3, 12, 12), 3, sampling="pyramid")
+    twin = nn.Sequential(ScaleConv2d(3, 4, (2, 3, 3)), ScaleBatchNorm(4, momentum=None), ScaleDropout(0.5))
+    twin.load_state_dict(block.state_dict())
+    for _ in range(2):
+        for module, run in ((block, lambda x: checkpoint(block, x)), (twin, twin)):
+            torch.manual_seed(3)
+            module.zero_grad()
+            sum(level.square().sum() for level in run(x).levels).backward()
+    assert_close(dict(block.state_dict()), dict(twin.state_dict()), rtol=0, atol=0)
+    assert_close([p.grad for p in block.parameters()], [p.grad for p in twin.parameters()])
+
+
+def test_nothing_special_without_gradients():
+    block = ScaleBatchNorm(3)
+    with torch.no_grad():
+        checkpoint(block, scalespaces.lift(torch.rand(2, 3, 8, 8), 2))
+    assert block.num_batches_tracked is not None
+    assert block.num_batches_tracked.item() == 1
