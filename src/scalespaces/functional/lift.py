@@ -251,7 +251,8 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
     taps = taps.to(x)
     if taps.ndim > 1:
         return blur_by_convolution(x, taps, stage, plan.padding_mode, range(2, x.ndim))
-    if all(map(_is_static, x.shape[2:])):
+    # On the meta device operations are merely counted: the taps, then, and not the zeros that make them a matrix.
+    if not x.is_meta and all(map(_is_static, x.shape[2:])):
         bands = [toeplitz_band(taps, n, int(stage.ratio), stage.spacing) for n in x.shape[2:]]
         return multiply(x, bands, plan.padding_mode)
     for axis in range(2, x.ndim):
