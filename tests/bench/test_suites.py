@@ -14,6 +14,7 @@ from scalespaces.bench.case import Case, Contender, Settings, measure, measure_g
 from scalespaces.bench.suites import GROWTH, SUITES, data, layers, models
 
 QUICK = Settings(runs=1, quick=True)
+BUILT = Settings(device="meta")  # the full sizes, which take no time to build there
 
 
 def limits(case: Case) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def limits(case: Case) -> dict[str, Any]:
 
 
 def test_layers_and_their_limits():
-    correlation, norm, pool, scale_pool = SUITES["layers"](Settings())
+    correlation, norm, pool, scale_pool = SUITES["layers"](BUILT)
     assert correlation.title == "3 x 3 correlation, 64 channels, 128 x 128, batch 4, 4 levels"
     assert limits(correlation) == {
         "plain": (None, None),
@@ -42,7 +43,7 @@ def test_layers_and_their_limits():
 
 
 def test_networks_and_their_limits():
-    resnet, densenet = SUITES["models"](Settings())
+    resnet, densenet = SUITES["models"](BUILT)
     assert "N = 16, 256 x 256, batch 2" in resnet.title
     assert "96 x 96, batch 32" in densenet.title
     found = limits(resnet)

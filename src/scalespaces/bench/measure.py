@@ -81,7 +81,6 @@ def take_turns(
         wait()
         return (clock() - start) / times
 
-    gc.collect()
     with _no_collection():
         for _ in range(warmup):
             for name, step in steps.items():
