@@ -13,7 +13,7 @@ from scalespaces import data, models
 from scalespaces.train.checkpoints import load_checkpoint
 from scalespaces.train.levels import supervise
 from scalespaces.train.recipe import load_recipe
-from scalespaces.train.run import train
+from scalespaces.train.run import make_network, train
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_computing_again_changes_nothing(root, tmp_path):
 
 
 def test_only_known_blocks_are_computed_again(root):
-    arguments = ["--model.name=null", "--model.source=tests.train.test_run:plain", "--trainer.recompute=true"]
-    recipe = load_recipe(None, options(root, *arguments))
+    arguments = ["--model.source=torch.nn:ReLU", "--data.kind=idx", f"--data.root={root}", "--trainer.recompute=true"]
+    recipe = load_recipe(None, arguments)
     with pytest.raises(ValueError, match=r"trainer.recompute needs a network whose blocks are known, got Converted"):
         make_network(recipe, 1, 10)
 

@@ -188,11 +188,8 @@ class Recipe:
         )
 
 
-_FREE = {
+_FREE = {"data.workers", "data.table"} | {
     f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "recompute", "checkpoint_every", "log_every")
-} | {
-    "data.workers",
-    "data.table",
 }
 
 
