@@ -208,3 +208,5 @@ def test_compiled_contenders_stand_beside_the_compiled_baseline():
     assert result.row("dense, k = 1, compiled").baseline == "plain, compiled"
     assert result.row("dense, k = 1, compiled").rival == "paper, k = 1, compiled"
     assert result.row("dense, k = 1, compiled").counts is None
+    pooled = measure(layers.scale_pooling(settings, shape), settings)
+    assert pooled.row("dense, compiled").baseline == "plain: mean over one tensor, compiled"

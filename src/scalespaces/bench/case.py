@@ -145,6 +145,8 @@ def _measure_phase(
 ) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Seconds of each round, and the peak memory of modules."""
     build = training_step if phase == "training" else forward_step
+    if settings.compile:
+        torch.compiler.reset()  # or the modules of all cases together are too many versions of one function
     steps = {c.name: build(c) for c in contenders}
     at_least = 0.0 if settings.quick else _TURN
     times = take_turns(steps, settings.runs, wait=settings.wait, at_least=at_least)
@@ -191,13 +193,14 @@ def tensors(x: Any) -> list[Tensor]:
 
 
 def _compiled(contenders: Iterable[Contender]) -> Iterator[Contender]:
-    first = None
-    for c in contenders:
-        if isinstance(c.work, nn.Module):
-            baseline, first = first, first or f"{c.name}, compiled"
-            rival = c.rival and f"{c.rival}, compiled"
-            work: Any = torch.compile(c.work)
-            yield replace(c, name=f"{c.name}, compiled", work=work, baseline=baseline, rival=rival)
+    """The modules again, compiled: beside the compiled baseline, and that beside the plain one."""
+    modules = [c for c in contenders if isinstance(c.work, nn.Module)]
+    for c in modules:
+        baseline = None if c is modules[0] else f"{c.baseline or modules[0].name}, compiled"
+        rival = c.rival and f"{c.rival}, compiled"
+        # All in one graph, or an error: a part that runs as it is would not be told apart.
+        work: Any = torch.compile(c.work, fullgraph=True)
+        yield replace(c, name=f"{c.name}, compiled", work=work, baseline=baseline, rival=rival)
 
 
 def _is_compiled(module: nn.Module) -> bool:

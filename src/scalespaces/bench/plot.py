@@ -8,7 +8,7 @@ from typing import Any
 
 from scalespaces._extras import require
 from scalespaces._files import replacing
-from scalespaces.bench.report import PHASES, Growth, Report, Result, Row
+from scalespaces.bench.report import PHASES, Growth, Report, Result, Row, number
 from scalespaces.plotting import check_writable
 
 # Of Okabe and Ito, told apart by the colour-blind; paler for the forward pass.
@@ -62,7 +62,7 @@ def _draw_ratios(ax: Any, result: Result) -> None:
             whisker = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
             paint = {"color": _colour(row.name), "alpha": 0.45 if phase != phases[-1] else 1.0}
             ax.barh(y, ratio.median, 0.92 * height, xerr=whisker, error_kw={"linewidth": 0.8}, **paint)
-            ax.annotate(f"{ratio.median:.2f}", (ratio.high, y), (4, 0), textcoords="offset points", va="center", size=7)
+            ax.annotate(number(ratio.median), (ratio.high, y), (4, 0), textcoords="offset points", va="center", size=7)
         _mark_limit(ax, row, place)
     ax.axvline(1, color="0.35", linestyle=":", linewidth=1.2)
     ax.set_yticks(range(len(rows)), [_label(row, result) for row in rows], fontsize=8)

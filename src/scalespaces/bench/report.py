@@ -81,8 +81,8 @@ class Result:
         ratio = self.ratio(row, phase)
         if ratio is None:
             return ["", "", ""]
-        spread = "" if row.name == row.baseline else f"[{_number(ratio.low)}, {_number(ratio.high)}]"
-        return [f"{1e3 * statistics.median(row.seconds[phase]):.4g}", _number(ratio.median), spread]
+        spread = "" if row.name == row.baseline else f"[{number(ratio.low)}, {number(ratio.high)}]"
+        return [f"{1e3 * statistics.median(row.seconds[phase]):.4g}", number(ratio.median), spread]
 
     def _memory_cells(self, row: Row, phase: str) -> list[str]:
         ratio = self.memory_ratio(row, phase)
@@ -167,7 +167,8 @@ class Report:
         return cls(**{**document, **made})
 
 
-def _number(ratio: float) -> str:
+def number(ratio: float) -> str:
+    """A ratio as tables and figures have it."""
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
