@@ -143,3 +143,15 @@ def test_a_missing_extra_is_named(module, suite, extra, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     message = f"{module} is needed for this and is not installed; install it with: pip install 'scalespaces[{extra}]'\n"
     assert fails(capsys, "bench", "--suite", suite).endswith(message)
+
+
+def test_what_does_not_compile_is_an_error(small, capsys, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no such\n graph\n\nand a long trace")
+
+    monkeypatch.setattr("scalespaces.cli.bench.measure", fail)
+    assert main(["bench", "--quick", "--suite", "layers", "--compile", "--threads", "1"]) == 2
+    message = "with --compile, float32, 1 threads fails: no such graph; leave out --compile\n"
+    assert capsys.readouterr().err.endswith(message)
+    with pytest.raises(RuntimeError, match="a long trace"):
+        main(["bench", "--quick", "--suite", "layers"])

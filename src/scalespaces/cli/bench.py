@@ -9,10 +9,10 @@ import torch
 
 from scalespaces._extras import require
 from scalespaces._files import prepare
-from scalespaces.bench.case import DTYPES, FORMATS, Settings, measure, measure_growth
+from scalespaces.bench.case import DTYPES, FORMATS, Case, Settings, measure, measure_growth
 from scalespaces.bench.measure import environment, threads
 from scalespaces.bench.plot import plot
-from scalespaces.bench.report import Report
+from scalespaces.bench.report import Report, Result
 from scalespaces.bench.suites import GROWTH, ON_THE_CPU, SUITES
 from scalespaces.cli._arguments import Help, positive
 from scalespaces.cli._output import progress, write_json
@@ -77,7 +77,7 @@ def _run(args: argparse.Namespace) -> None:
         for suite in suites:
             for case in SUITES[suite](settings):
                 with progress(f"{suite}: {case.title}"):
-                    results.append(measure(case, settings))
+                    results.append(_measure(case, settings))
                 print(f"\n{results[-1]}", flush=True)
         growth = []
         few = Settings(min(runs, _GROWTH_RUNS), args.quick, args.dtype, args.device, args.format)
@@ -94,6 +94,16 @@ def _run(args: argparse.Namespace) -> None:
     if args.plot is not None:
         plot(report, args.plot)
         print(f"wrote {args.plot}")
+
+
+def _measure(case: Case, settings: Settings) -> Result:
+    try:
+        return measure(case, settings)
+    except RuntimeError as error:
+        if not settings.compile:
+            raise
+        reason = " ".join(str(error).split("\n\n")[0].split())
+        raise ValueError(f"with --compile, {case.title} fails: {reason}; leave out --compile") from error
 
 
 def _suites(args: argparse.Namespace) -> list[str]:
