@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional.grid import count, fold
+from scalespaces.functional.grid import constant, count, fold
 from scalespaces.theory import PaddingMode
 
 _WINDOW = 32  # samples that a block advances by, at least: smaller blocks are slow, larger ones mostly zeros
@@ -34,18 +34,23 @@ class Band(NamedTuple):
     start: int
     step: int
 
-    @property
-    def number(self) -> int:
-        """How many blocks there are."""
-        return -(-self.rows // self.blocks.shape[1])
+
+def count_blocks(band: Band) -> int:
+    """How many blocks there are; as a function, since torch 2.6 compiles no properties of tuples."""
+    return -(-band.rows // band.blocks.shape[1])
 
 
 def block_rows(n: int, ratio: float, reach: int) -> int:
     """How many rows a block has; all of them for an axis so short that the borders would be most of it."""
+    rows = _block_rows(ratio, reach)
+    return rows if n > max(4 * _WINDOW, 2 * (reach + rows * ratio)) else count(n, ratio)
+
+
+@constant
+def _block_rows(ratio: float, reach: int) -> int:
     least = max(8, round(max(_WINDOW, reach) / ratio))
     # Windows must be a whole number of samples apart: the best of a fractional ratio's multiples drifts the least.
-    rows = min(range(least, 2 * least), key=lambda b: round(abs(b * ratio - round(b * ratio)), 9))
-    return rows if n > max(4 * _WINDOW, 2 * (reach + rows * ratio)) else count(n, ratio)
+    return min(range(least, 2 * least), key=lambda b: round(abs(b * ratio - round(b * ratio)), 9))
 
 
 def toeplitz_band(taps: Tensor, n: int, ratio: int = 1, spacing: int = 1) -> Band:
@@ -68,12 +73,12 @@ def toeplitz_band(taps: Tensor, n: int, ratio: int = 1, spacing: int = 1) -> Ban
 
 def fold_band(band: Band, n: int, padding_mode: PaddingMode) -> Band:
     """The same for an axis of ``n`` samples without padding, if it is one block: what lies outside is folded back."""
-    if band.number > 1:
+    if count_blocks(band) > 1:
         return band
     index = torch.arange(band.start, band.start + band.blocks.shape[2], device=band.blocks.device)
     index = index if padding_mode == "zeros" else fold(index, n, padding_mode)
     folded = index[:, None] == torch.arange(n, device=index.device)
-    return band._replace(blocks=band.blocks @ folded.to(band.blocks), start=0)
+    return Band(band.blocks @ folded.to(band.blocks), band.rows, 0, band.step)
 
 
 def multiply(x: Tensor, bands: Sequence[Band], padding_mode: PaddingMode = "zeros") -> Tensor:
@@ -92,7 +97,7 @@ def multiply(x: Tensor, bands: Sequence[Band], padding_mode: PaddingMode = "zero
     bands = [fold_band(band, n, padding_mode) for band, n in zip(bands, x.shape[2:], strict=True)]
     amounts = []
     for band, n in zip(bands[::-1], x.shape[:1:-1], strict=True):
-        end = band.start + band.step * (band.number - 1) + band.blocks.shape[2]
+        end = band.start + band.step * (count_blocks(band) - 1) + band.blocks.shape[2]
         amounts += [-band.start, max(end - n, 0)]
     out = x.contiguous()
     if any(amounts):
@@ -107,8 +112,8 @@ def multiply(x: Tensor, bands: Sequence[Band], padding_mode: PaddingMode = "zero
 
 def _along_lines(x: Tensor, band: Band) -> Tensor:
     """The product with each line of ``x``, as a column."""
-    windows = x.unfold(1, band.blocks.shape[2], band.step)[:, : band.number]
+    windows = x.unfold(1, band.blocks.shape[2], band.step)[:, : count_blocks(band)]
     if band.blocks.shape[0] == 1 and isinstance(x.shape[0], int) and x.shape[0] < _FEW:
         return (windows @ band.blocks[0].T).flatten(1)[:, : band.rows].T
-    blocks = band.blocks.expand(band.number, -1, -1)
+    blocks = band.blocks.expand(count_blocks(band), -1, -1)
     return torch.bmm(blocks, windows.permute(1, 2, 0)).flatten(0, 1)[: band.rows]

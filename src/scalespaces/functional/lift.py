@@ -265,8 +265,7 @@ def _is_static(size: Any) -> bool:
     return isinstance(size, int) and not (torch.compiler.is_dynamo_compiling() and _is_exporting())
 
 
-# Before torch 2.7 there is no telling: all that is compiled is then taken for an export.
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_dynamo_compiling)
+_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # torch 2.6 has none, and fixes sizes in any case
 
 
 def blur_by_convolution(
