@@ -15,7 +15,7 @@ from scalespaces.functional.window import Window
 from scalespaces.theory import PaddingMode, check_causal_padding, check_choice, check_padding_mode
 
 SCALE_PADDINGS = ("zero", "replicate", "valid")
-WORTH_FOLDING = 2**24  # multiplications of the filter from which on fewer of them outweigh more calls
+WORTH_FOLDING = 2**27  # multiplications that folding must save, or else its many small calls cost more
 
 
 def scale_conv(
@@ -111,8 +111,6 @@ def _folds(
     plain = not x.causal and groups == 1 and padding_mode == "zeros" and set(window.stride + window.dilation) == {1}
     if not (plain and source > k and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1):
         return None
-    if x.levels[k].numel() // x.levels[k].shape[1] * channels * math.prod(window.size) < WORTH_FOLDING:
-        return None
     step = x.steps[source]
     folds = [
         fold_axis(x.steps[k] / step, (here - there) / step, size, samples, taps, padding)
@@ -120,7 +118,12 @@ def _folds(
             x.origins[k], x.origins[source], x.sizes(k), x.sizes(source), window.size, window.padding, strict=True
         )
     ]
-    return [fold for fold in folds if fold is not None] if None not in folds else None
+    found = [fold for fold in folds if fold is not None]
+    if len(found) < len(folds):
+        return None
+    coarse = x.levels[source].numel() // x.levels[source].shape[1] * channels
+    saved = math.prod(fold.finer * fold.taps for fold in found) - math.prod(fold.length for fold in found)
+    return found if saved * coarse >= WORTH_FOLDING else None
 
 
 def _check_whole(x: ScaleSpace, window: Window) -> None:

@@ -12,6 +12,7 @@ and last samples along each axis is taken off again.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,9 +83,14 @@ class Fold:
     @property
     def more(self) -> int:
         """Samples that the transposed convolution is to give beyond its own last one."""
-        _, low, high = self._span()
         padded = self.before + self.samples + self.after
-        return max(self.size - ((padded - 1) * self.finer + 2 * low + high - low + 1), 0)
+        return max(self.size - ((padded - 1) * self.finer - 2 * self.padding + self.length), 0)
+
+    @property
+    def length(self) -> int:
+        """Taps of the transposed convolution."""
+        _, low, high = self._span()
+        return high - low + 1
 
     def matrix(self) -> np.ndarray:
         """The taps of the transposed convolution, in those of the filter."""
@@ -148,18 +154,20 @@ def _repeat_ends(f: Tensor, folds: Sequence[Fold]) -> Tensor:
 def _spread(weight: Tensor, folds: Sequence[Fold]) -> Tensor:
     """The filter of the transposed convolution, ``(C_in, C_out, *taps)``."""
     with full_precision(weight):
-        return _along_axes(weight.transpose(0, 1), [_matrix(fold)[0] for fold in folds])
+        spread = weight.transpose(0, 1).flatten(2).flatten(0, 1) @ _matrix(tuple(folds))[0].to(weight).T
+    return spread.reshape(weight.shape[1], weight.shape[0], *(fold.length for fold in folds))
 
 
-def _along_axes(weight: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    for axis, matrix in enumerate(matrices, 2):
-        weight = torch.movedim(torch.movedim(weight, axis, -1) @ matrix.to(weight).T, -1, axis)
-    return weight
+def _gather(spread: Tensor, folds: Sequence[Fold]) -> Tensor:
+    """The adjoint of that."""
+    taps = spread.flatten(2).flatten(0, 1) @ _matrix(tuple(folds))[0].to(spread)
+    return taps.reshape(*spread.shape[:2], *(fold.taps for fold in folds)).transpose(0, 1)
 
 
 @constant
-def _matrix(fold: Fold) -> tuple[Tensor]:
-    return (torch.as_tensor(fold.matrix()),)
+def _matrix(folds: tuple[Fold, ...]) -> tuple[Tensor]:
+    """All axes at once."""
+    return (torch.as_tensor(functools.reduce(np.kron, [fold.matrix() for fold in folds])),)
 
 
 def _ends(size: int, like: Tensor) -> Tensor:
@@ -223,7 +231,7 @@ class _UpsampledConv(torch.autograd.Function):
         if to_f is not None:
             to_f = _add_repeated(to_f, folds)
         if to_weight is not None:
-            to_weight = _along_axes(to_weight, [_matrix(fold)[0].T for fold in folds]).transpose(0, 1)
+            to_weight = _gather(to_weight, folds)
         for axis, fold in enumerate(folds):
             if fold.reach:
                 _subtract_outside(f, weight, g, folds, axis, to_f, to_weight)
@@ -234,7 +242,7 @@ def _to_length(g: Tensor, padded: Tensor, folds: Sequence[Fold]) -> Tensor:
     """The gradient of what was cut off is zero."""
     spare = []
     for fold, n in zip(reversed(folds), reversed(padded.shape), strict=False):
-        spare += [0, (n - 1) * fold.finer - 2 * fold.padding + len(fold.matrix()) + fold.more - fold.size]
+        spare += [0, (n - 1) * fold.finer - 2 * fold.padding + fold.length + fold.more - fold.size]
     return F.pad(g, spare) if any(spare) else g
 
 

@@ -33,8 +33,8 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def is_computed_again() -> bool:
-    """Whether this is a second run, for the gradient."""
-    return _AGAIN.get()
+    """Whether this is a second run, for the gradient; compilers know by themselves what to leave alone then."""
+    return not torch.compiler.is_compiling() and _AGAIN.get()
 
 
 @contextlib.contextmanager
