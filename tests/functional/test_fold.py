@@ -87,14 +87,6 @@ class TestOneFilter:
         assert leaf.grad is not None
         assert_close(leaf.grad, expected)
 
-    def test_transforms(self):
-        folds = [halves(8, 4)]
-        f, weight = (t.detach() for t in operands(folds))
-        got = torch.func.jvp(lambda w: upsampled_conv(f, w, folds), (weight,), (weight,))[1]
-        assert_close(got, in_two_steps(f, weight, folds))
-        grad = torch.func.grad(lambda w: upsampled_conv(f, w, folds).square().sum())(weight)
-        assert_close(grad, torch.func.grad(lambda w: in_two_steps(f, w, folds).square().sum())(weight))
-
     def test_autocast(self):
         folds = [halves(8, 4)] * 2
         f, weight = operands(folds, torch.float32)
@@ -152,6 +144,19 @@ class TestScaleConv:
             used = [weight, bias, *leaves]
             results.append((out.levels, torch.autograd.grad(out.levels, used, back, allow_unused=True)))
         assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
+
+    def test_transforms(self, monkeypatch):
+        monkeypatch.setattr(conv, "WORTH_FOLDING", -math.inf)
+        x = lift(torch.randn(1, 3, 16, 16, dtype=torch.float64), 3, sampling="pyramid")
+        weight = torch.randn(2, 3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+
+        def total(weight: Tensor) -> Tensor:
+            return torch.stack([level.square().sum() for level in scale_conv(x, weight).levels]).sum()
+
+        (expected,) = torch.autograd.grad(total(weight), weight)
+        assert_close(torch.func.grad(total)(weight.detach()), expected)
+        tangent = torch.randn_like(expected)
+        assert_close(torch.func.jvp(total, (weight.detach(),), (tangent,))[1], (expected * tangent).sum())
 
     def test_folds_where_it_pays(self, monkeypatch):
         """A large pyramid goes through the transposed convolution, and through no interpolation of a whole level."""

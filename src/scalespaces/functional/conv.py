@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from scalespaces.functional.fold import Fold, fold_axis, upsampled_conv
-from scalespaces.functional.grid import as_integer, correlate, per_axis
+from scalespaces.functional.grid import as_integer, correlate, is_transformed, per_axis
 from scalespaces.functional.resample import on_grid_of
 from scalespaces.functional.space import ScaleSpace, check_grid
 from scalespaces.functional.window import Window
@@ -109,7 +109,7 @@ def _folds(
 ) -> list[Fold] | None:
     """How interpolation of a coarser level and the filter fold into one; None if they do not, or it does not pay."""
     plain = not x.causal and groups == 1 and padding_mode == "zeros" and set(window.stride + window.dilation) == {1}
-    if not (plain and source > k and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1):
+    if not (plain and source > k and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1) or is_transformed():
         return None
     step = x.steps[source]
     folds = [
@@ -122,7 +122,7 @@ def _folds(
     if len(found) < len(folds):
         return None
     coarse = x.levels[source].numel() // x.levels[source].shape[1] * channels
-    saved = math.prod(fold.finer * fold.taps for fold in found) - math.prod(fold.length for fold in found)
+    saved = math.prod([f.finer * f.taps for f in found]) - math.prod([f.length for f in found])
     return found if saved * coarse >= WORTH_FOLDING else None
 
 

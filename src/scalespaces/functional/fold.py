@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional.grid import CONV, as_integer, constant, full_precision, is_transformed, sample
+from scalespaces.functional.grid import CONV, as_integer, full_precision, sample
 
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
@@ -121,8 +121,6 @@ def upsampled_conv(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
     Returns:
         ``(B, C_out, *size)``
     """
-    if is_transformed():
-        return _fold(f, weight, folds)
     kind = f.device.type
     if torch.is_autocast_enabled(kind):
         f, weight = (t.to(torch.get_autocast_dtype(kind)) for t in (f, weight))
@@ -154,20 +152,19 @@ def _repeat_ends(f: Tensor, folds: Sequence[Fold]) -> Tensor:
 def _spread(weight: Tensor, folds: Sequence[Fold]) -> Tensor:
     """The filter of the transposed convolution, ``(C_in, C_out, *taps)``."""
     with full_precision(weight):
-        spread = weight.transpose(0, 1).flatten(2).flatten(0, 1) @ _matrix(tuple(folds))[0].to(weight).T
+        spread = weight.transpose(0, 1).flatten(2).flatten(0, 1) @ _matrix(folds, weight).T
     return spread.reshape(weight.shape[1], weight.shape[0], *(fold.length for fold in folds))
 
 
 def _gather(spread: Tensor, folds: Sequence[Fold]) -> Tensor:
     """The adjoint of that."""
-    taps = spread.flatten(2).flatten(0, 1) @ _matrix(tuple(folds))[0].to(spread)
+    taps = spread.flatten(2).flatten(0, 1) @ _matrix(folds, spread)
     return taps.reshape(*spread.shape[:2], *(fold.taps for fold in folds)).transpose(0, 1)
 
 
-@constant
-def _matrix(folds: tuple[Fold, ...]) -> tuple[Tensor]:
+def _matrix(folds: Sequence[Fold], like: Tensor) -> Tensor:
     """All axes at once."""
-    return (torch.as_tensor(functools.reduce(np.kron, [fold.matrix() for fold in folds])),)
+    return torch.as_tensor(functools.reduce(np.kron, [fold.matrix() for fold in folds])).to(like)
 
 
 def _ends(size: int, like: Tensor) -> Tensor:
