@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from scalespaces.functional.fold import Fold, fold_axis, upsampled_conv
-from scalespaces.functional.grid import as_integer, correlate, is_transformed, per_axis
+from scalespaces.functional.grid import as_integer, correlate, is_channels_last, is_transformed, per_axis
 from scalespaces.functional.resample import on_grid_of
 from scalespaces.functional.space import ScaleSpace, check_grid
 from scalespaces.functional.window import Window
@@ -74,6 +75,8 @@ def scale_conv(
     if not x.dims:
         _check_whole(x, window)
     filters = weight.unbind(2)
+    if dims == 2 and is_channels_last(x.levels[0]):  # once for all levels, instead of once for each
+        filters = [part.contiguous(memory_format=torch.channels_last) for part in filters]
     levels = []
     for k in range(num_levels):
         # Filter levels that still meet a level; the others meet zeros, unless the last level is repeated.
@@ -108,7 +111,13 @@ def _folds(
     x: ScaleSpace, k: int, source: int, window: Window, padding_mode: str, groups: int, channels: int
 ) -> list[Fold] | None:
     """How interpolation of a coarser level and the filter fold into one; None if they do not, or it does not pay."""
-    plain = not x.causal and groups == 1 and padding_mode == "zeros" and set(window.stride + window.dilation) == {1}
+    plain = (
+        x.dims
+        and not x.causal
+        and groups == 1
+        and padding_mode == "zeros"
+        and set(window.stride + window.dilation) == {1}
+    )
     if not (plain and source > k and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1) or is_transformed():
         return None
     step = x.steps[source]

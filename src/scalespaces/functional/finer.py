@@ -75,12 +75,14 @@ def _like(x: Tensor, plan: Finer, size: int) -> Tensor:
     shape = list(x.shape)
     shape[plan.axis] = size
     last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    return x.new_empty(shape).to(memory_format=torch.channels_last) if last else x.new_empty(shape)
+    layout = torch.channels_last if last else torch.contiguous_format
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
 
 
 class _Interpolate(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, plan: Finer) -> Tensor:
+    def forward(ctx: Any, x: Tensor, plan: Finer) -> Tensor:
+        ctx.plan = plan
         out = _like(x, plan, plan.size)
         for run, first, length, fraction in plan.phases():
             low = x.narrow(plan.axis, first, length)
@@ -93,17 +95,14 @@ class _Interpolate(torch.autograd.Function):
         return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.plan = inputs[1]
-
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
         return _Adjoint.apply(gradients[0], ctx.plan), None
 
 
 class _Adjoint(torch.autograd.Function):
     @staticmethod
-    def forward(g: Tensor, plan: Finer) -> Tensor:
+    def forward(ctx: Any, g: Tensor, plan: Finer) -> Tensor:
+        ctx.plan = plan
         out = _like(g, plan, plan.samples).zero_()
         for run, first, length, fraction in plan.phases():
             part = plan.of(g, run)
@@ -113,10 +112,6 @@ class _Adjoint(torch.autograd.Function):
         for run, end in plan.ends():
             out.narrow(plan.axis, end, 1).add_(plan.of(g, run).sum(plan.axis, True))
         return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.plan = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:

@@ -195,13 +195,10 @@ class _UpsampledConv(torch.autograd.Function):
     """The same with a gradient that adds to the ends in place, and keeps nothing but the coarse level."""
 
     @staticmethod
-    def forward(f: Tensor, weight: Tensor, folds: tuple[Fold, ...]) -> Tensor:
-        return _fold(f, weight, folds)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        f, weight, ctx.folds = inputs
+    def forward(ctx: Any, f: Tensor, weight: Tensor, folds: tuple[Fold, ...]) -> Tensor:
+        ctx.folds = folds
         ctx.save_for_backward(f, weight)
+        return _fold(f, weight, folds)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:

@@ -95,6 +95,11 @@ def full_precision(x: Tensor) -> AbstractContextManager:
     return torch.autocast(x.device.type, enabled=False)
 
 
+def is_channels_last(x: Tensor) -> bool:
+    """Whether an image stores its channels next to each other, and not its columns."""
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
 def is_transformed() -> bool:
     """Whether operations are traced or transformed: compilers fuse formulas, and transforms take them apart."""
     return (

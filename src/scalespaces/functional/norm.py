@@ -35,12 +35,11 @@ def batch_moments(x: ScaleSpace, *, elements: int = 1, sync: bool = False) -> tu
 
 def _average(moments: Sequence[tuple[Tensor, Tensor]], elements: int = 1) -> tuple[Tensor, Tensor]:
     """The mean and variance of levels together, from those of each, and of fields from those of their channels."""
-    means, variances = (
-        torch.stack(parts).unflatten(1, (-1, elements)).transpose(1, 2).flatten(0, 1)
-        for parts in zip(*moments, strict=True)
-    )
-    mean = means.mean(0)
-    return mean, (variances + (means - mean) ** 2).mean(0)
+    means, variances = (torch.stack(parts) for parts in zip(*moments, strict=True))
+    if elements > 1:
+        means, variances = (t.unflatten(1, (-1, elements)).transpose(1, 2).flatten(0, 1) for t in (means, variances))
+    between, mean = torch.var_mean(means, 0, correction=0)
+    return mean, variances.mean(0) + between
 
 
 def scale_batch_norm(
@@ -78,6 +77,8 @@ def scale_batch_norm(
     sync = sync and distributed.is_available() and distributed.is_initialized()
     if training and not sync and sum(level.numel() // channels for level in x.levels) * elements <= 1:
         raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
+    if x.num_levels == elements == 1 and training and not sync:
+        return x.replace((F.batch_norm(x.levels[0], running_mean, running_var, weight, bias, True, momentum, eps),))
     if x.device.type in ("cpu", "cuda") and not is_transformed():
         *levels, mean, var, count = _BatchNorm.apply(weight, bias, eps, elements, sync, *x.levels)
         out = x.replace(tuple(levels))
@@ -132,21 +133,17 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        weight: Tensor | None, bias: Tensor | None, eps: float, elements: int, sync: bool, *levels: Tensor
+        ctx: Any, weight: Tensor | None, bias: Tensor | None, eps: float, elements: int, sync: bool, *levels: Tensor
     ) -> tuple[Any, ...]:
         mean, var = _average([_moments(level) for level in levels], elements)
         count = sum(level.numel() // level.shape[1] * elements for level in levels)
         if sync:
             mean, var, count = _gather(mean, var, levels[0].shape[0], count)
         m, v, w, b = (None if vector is None else _repeat(vector, elements) for vector in (mean, var, weight, bias))
-        return *(F.batch_norm(level, m, v, w, b, eps=eps) for level in levels), mean, var, count
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        weight, bias, ctx.eps, ctx.elements, ctx.sync, *levels = inputs
-        mean, var, count = output[-3:]
+        ctx.eps, ctx.elements, ctx.sync = eps, elements, sync
         ctx.mark_non_differentiable(mean, var, *([count] if isinstance(count, Tensor) else []))
         ctx.save_for_backward(weight, bias, mean, var, *levels)
+        return *(F.batch_norm(level, m, v, w, b, eps=eps) for level in levels), mean, var, count
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -162,9 +159,9 @@ class _BatchNorm(torch.autograd.Function):
             )[1:]
             for g, level in zip(gradients, levels, strict=True)
         ]
-        dots, plain = (
-            torch.stack(parts).sum(0).unflatten(0, (-1, ctx.elements)).sum(1) for parts in zip(*sums, strict=True)
-        )
+        dots, plain = (torch.stack(parts).sum(0) for parts in zip(*sums, strict=True))
+        if ctx.elements > 1:
+            dots, plain = (t.unflatten(0, (-1, ctx.elements)).sum(1) for t in (dots, plain))
         found: list[Any] = [
             None if weight is None else dots.to(weight.dtype),
             None if bias is None else plain.to(bias.dtype),
@@ -187,10 +184,10 @@ class _BatchNorm(torch.autograd.Function):
 
 def _moments(level: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of each channel, by the kernel of PyTorch's batch normalisation."""
-    # Running statistics in float32 make it return moments in float32, too.
-    dtype = torch.promote_types(level.dtype, torch.float32)
-    unused = level.new_zeros(level.shape[1], dtype=dtype)
-    return torch.ops.aten.batch_norm_update_stats(level, unused, unused.clone(), 0.0)
+    unused = (None, None)
+    if level.dtype in (torch.float16, torch.bfloat16):  # running statistics in float32 make it return such moments
+        unused = tuple(level.new_zeros(2, level.shape[1], dtype=torch.float32))
+    return torch.ops.aten.batch_norm_update_stats(level, *unused, 0.0)
 
 
 def _gather(mean: Tensor, var: Tensor, batch: int, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,6 +16,8 @@ from scalespaces.theory import expansion
 
 def on_grid_of(x: ScaleSpace, index: int, source: int) -> Tensor:
     """``x.levels[source]`` on the grid of ``x.levels[index]``, as a filter of level ``index`` sees it."""
+    if source == index:
+        return x.levels[index]
     spacing = x.expansion(index) / x.steps[source]
     return read_level(x, source, [x.steps[index]] * x.dims, x.origins[index], x.sizes(index), spacing)
 

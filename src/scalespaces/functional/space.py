@@ -13,7 +13,8 @@ from torch.utils import _pytree
 from scalespaces.functional.axes import REDUCTIONS, RULES, Places, is_mergeable
 from scalespaces.functional.perlevel import PerLevel, collapse, per_level_shape
 from scalespaces.functional.strict import caller, is_strict, refuse_tests_for_tensors
-from scalespaces.theory import Base, check_base, check_causal_base, expansion
+from scalespaces.theory import Base, check_base, check_causal_base
+from scalespaces.theory.scale import power
 
 
 @dataclass(eq=False, repr=False)
@@ -185,7 +186,7 @@ class ScaleSpace:
 
     def expansion(self, index: int) -> Any:
         r"""The dilation :math:`c^k` (a matrix for a matrix base) of ``levels[index]``."""
-        return expansion(self.base, index + self.first_level)
+        return power(self.base, index + self.first_level)
 
     def spacing(self, index: int) -> Any:
         r"""Samples of ``levels[index]`` between the taps of a filter, :math:`c^k / step_k`."""
@@ -207,7 +208,21 @@ class ScaleSpace:
     def replace(self, levels: tuple[Tensor, ...], **changes: Any) -> ScaleSpace:
         """A ScaleSpace of these levels, with this one's geometry but for ``changes``."""
         fields = {name: getattr(self, name) for name in _GEOMETRY}
+        if not changes and not torch.compiler.is_compiling() and self._holds(levels):
+            return _unflatten(levels, tuple(fields.values()))
         return ScaleSpace(levels, **{**fields, **changes})
+
+    def _holds(self, levels: tuple[Tensor, ...]) -> bool:
+        """Whether levels have the shapes of this space but for space and the number of channels: nothing to check."""
+        first = self.levels[0].shape
+        return (
+            len(levels) == len(self.levels)
+            and self.axes == _SPATIAL[len(first)]
+            and all(
+                isinstance(level, Tensor) and level.ndim == len(first) and level.shape[:2] == levels[0].shape[:2]
+                for level in levels
+            )
+        )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> ScaleSpace:
         """Apply a pointwise function to every level."""
@@ -364,6 +379,7 @@ class ScaleSpace:
     __rmul__ = __mul__
 
 
+_SPATIAL = {ndim: tuple(range(2, ndim)) for ndim in range(65)}
 _GEOMETRY = ("base", "steps", "origins", "unit", "first_level", "causal", "axes")
 
 # Tensor attributes that would make no sense of several levels.

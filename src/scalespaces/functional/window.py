@@ -116,4 +116,6 @@ class Window:
                 tuple(float(o + m) / stride for o, m, stride in zip(origin, moved, self.stride, strict=True))
             )
         unit = tuple(u * stride for u, stride in zip(x.unit, self.stride, strict=True))
+        if tuple(origins) == x.origins and unit == x.unit:
+            return x.replace(levels)
         return x.replace(levels, origins=tuple(origins), unit=unit)

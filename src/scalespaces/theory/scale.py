@@ -76,16 +76,19 @@ def expansion(base: Base, k: int) -> float | Array:
         >>> expansion(2**0.5, 2), expansion(2**0.5, -4)
         (2.0, 0.25)
     """
-    base = check_base(base)
-    k = check_integer("k", k)
+    return power(check_base(base), check_integer("k", k))
+
+
+def power(base: Base, k: int) -> Any:
+    """The same of a base that was checked before: layers ask often."""
     if isinstance(base, float):  # no NumPy here: layers ask while torch.compile watches
-        power = base ** abs(k)
-        power = float(round(power)) if abs(power - round(power)) <= 1e-9 * power else power
-        return power if k >= 0 else 1 / power
-    power = np.linalg.matrix_power(np.array(base), abs(k))
-    nearest = np.round(power)
-    power = np.where(np.abs(power - nearest) <= 1e-9 * np.maximum(1.0, np.abs(power)), nearest, power)
-    return power if k >= 0 else np.linalg.inv(power)
+        number = base ** abs(k)
+        number = float(round(number)) if abs(number - round(number)) <= 1e-9 * number else number
+        return number if k >= 0 else 1 / number
+    matrix = np.linalg.matrix_power(np.array(base), abs(k))
+    nearest = np.round(matrix)
+    matrix = np.where(np.abs(matrix - nearest) <= 1e-9 * np.maximum(1.0, np.abs(matrix)), nearest, matrix)
+    return matrix if k >= 0 else np.linalg.inv(matrix)
 
 
 def blur_variance(dilation: float, zero_scale: float) -> float:
