@@ -77,6 +77,7 @@ def scale_conv(
     filters = weight.unbind(2)
     if dims == 2 and is_channels_last(x.levels[0]):  # once for all levels, instead of once for each
         filters = [part.contiguous(memory_format=torch.channels_last) for part in filters]
+    channels = math.prod(weight.shape[:2])
     levels = []
     for k in range(num_levels):
         # Filter levels that still meet a level; the others meet zeros, unless the last level is repeated.
@@ -84,7 +85,7 @@ def scale_conv(
         out, spacing = None, x.spacing(k) if x.dims else 1.0
         for el in range(met):
             source = min(k + el, x.num_levels - 1)
-            folds = _folds(x, k, source, window, padding_mode, groups, math.prod(weight.shape[:2]))
+            folds = _folds(x, k, source, window, padding_mode, groups, channels) if source > k else None
             if out is not None and folds is not None:
                 out += upsampled_conv(x.levels[source], filters[el], folds)
                 continue
@@ -118,7 +119,7 @@ def _folds(
         and padding_mode == "zeros"
         and set(window.stride + window.dilation) == {1}
     )
-    if not (plain and source > k and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1) or is_transformed():
+    if not (plain and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1) or is_transformed():
         return None
     step = x.steps[source]
     folds = [

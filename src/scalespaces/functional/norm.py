@@ -159,25 +159,27 @@ class _BatchNorm(torch.autograd.Function):
             )[1:]
             for g, level in zip(gradients, levels, strict=True)
         ]
-        dots, plain = (torch.stack(parts).sum(0) for parts in zip(*sums, strict=True))
+        joint = torch.stack([part for pair in sums for part in pair]).unflatten(0, (-1, 2)).sum(0)
         if ctx.elements > 1:
-            dots, plain = (t.unflatten(0, (-1, ctx.elements)).sum(1) for t in (dots, plain))
+            joint = joint.unflatten(1, (-1, ctx.elements)).sum(2)
         found: list[Any] = [
-            None if weight is None else dots.to(weight.dtype),
-            None if bias is None else plain.to(bias.dtype),
+            None if weight is None else joint[0].to(weight.dtype),
+            None if bias is None else joint[1].to(bias.dtype),
         ]
-        share = 1.0
         if ctx.sync:
-            joint = torch.cat([dots, plain, dots.new_full((1,), levels[0].shape[0])])
-            distributed.all_reduce(joint)
-            dots, plain, batch = joint.split([len(dots), len(plain), 1])
-            share = levels[0].shape[0] / batch
+            batch = joint.new_full((2, 1), levels[0].shape[0])
+            everyone = torch.cat([joint, batch], 1)
+            distributed.all_reduce(everyone)
+            joint = everyone[:, :-1] * (batch / everyone[:, -1:])
         scale = torch.rsqrt(var + ctx.eps)
         scale = scale if weight is None else scale * weight
-        dots, plain, scale = (_repeat(t, ctx.elements) for t in (-dots * scale * share, -plain * scale * share, scale))
+        joint = joint * scale
+        if ctx.elements > 1:
+            scale, joint = _repeat(scale, ctx.elements), joint.repeat_interleave(ctx.elements, 1)
         for g, level in zip(gradients, levels, strict=True):
             part = len(levels) * ctx.elements * (level.numel() // level.shape[1])
-            out = F.batch_norm(level, m, v, dots / part, plain / part, eps=ctx.eps)
+            dots, plain = (joint / -part).unbind()
+            out = F.batch_norm(level, m, v, dots, plain, eps=ctx.eps)
             found.append(out.addcmul_(g, _along(scale, level)))
         return found[0], found[1], None, None, None, *found[2:]
 

@@ -234,6 +234,8 @@ class ScaleSpace:
 
     def keep(self, num_levels: int) -> ScaleSpace:
         """The first ``num_levels`` levels: a skip connection past filters that consumed the top ones."""
+        if num_levels == self.num_levels:
+            return self
         if not 0 < num_levels <= self.num_levels:
             raise ValueError(f"can keep 1 to {self.num_levels} levels, got {num_levels}")
         return self.replace(self.levels[:num_levels], steps=self.steps[:num_levels], origins=self.origins[:num_levels])
@@ -539,8 +541,14 @@ def _leeway(x: ScaleSpace, index: int) -> float:
     return 2 * spacing if isinstance(spacing, float) and spacing > 1 + 1e-9 else 0.0
 
 
+def _same_shape(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape
+
+
 def _common_sizes(spaces: list[ScaleSpace]) -> list[tuple[int, ...]] | None:
     """The sizes to which all operands can be cropped at the end; None if there is nothing to crop."""
+    if len(spaces) == 1:
+        return None
     first, *others = [space for space in spaces if space.dims] or spaces[:1]
     others = [other for other in others if other.axes == first.axes and other.ndim == first.ndim]
     crop, sizes = False, []
@@ -585,7 +593,10 @@ def _join(results: list, spaces: list[ScaleSpace], call: _Call) -> Any:
 
 def _place(levels: tuple[Tensor, ...], spaces: list[ScaleSpace], call: _Call) -> ScaleSpace:
     """The levels on the grids that the call has left."""
-    first, shapes = spaces[0], [tuple(level.shape) for level in levels]
+    first = spaces[0]
+    if len(spaces) == 1 and call.name not in RULES and all(map(_same_shape, levels, first.levels)):
+        return first.replace(levels)
+    shapes = [tuple(level.shape) for level in levels]
     on_grids = [space for space in spaces if space.dims]
     if not on_grids:
         return first.replace(levels, axes=(), origins=(), unit=())

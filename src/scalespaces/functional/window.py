@@ -62,9 +62,15 @@ class Window:
                 )
         return cls(tuple(size), strides, pairs, tuple(dilation), causal)
 
+    @property
+    def keeps_size(self) -> bool:
+        """Whether there is at least as much padding as the window reaches."""
+        axes = zip(self.size, self.dilation, self.padding, strict=True)
+        return all(before + after >= dilation * (size - 1) for size, dilation, (before, after) in axes)
+
     def check(self, level: Tensor, spacing: Any, number: int) -> None:
         """Refuse a level too small to hold the window once."""
-        if isinstance(spacing, np.ndarray):
+        if isinstance(spacing, np.ndarray) or self.keeps_size:
             return
         for n, size, dilation, (before, after) in zip(
             level.shape[2:], self.size, self.dilation, self.padding, strict=True
