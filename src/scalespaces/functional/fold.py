@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -92,11 +91,13 @@ class Fold:
         _, low, high = self._span()
         return high - low + 1
 
-    def matrix(self) -> np.ndarray:
-        """The taps of the transposed convolution, in those of the filter."""
+    def matrix(self, device: torch.device | None = None) -> Tensor:
+        """The taps of the transposed convolution, in those of the filter; made where they are used, not copied."""
         start, low, high = self._span()
-        t, y = np.ogrid[low : high + 1, : self.taps]
-        return np.clip(1 - np.abs(t + start + y) / self.finer, 0, None)
+        real = torch.float32 if device is not None and device.type == "mps" else torch.float64
+        t = torch.arange(low, high + 1, device=device, dtype=real)[:, None] + start
+        y = torch.arange(self.taps, device=device, dtype=real)
+        return (1 - (t + y).abs() / self.finer).clip(min=0)
 
 
 def fold_axis(ratio: float, offset: float, size: int, samples: int, taps: int, padding: tuple[int, int]) -> Fold | None:
@@ -164,7 +165,7 @@ def _gather(spread: Tensor, folds: Sequence[Fold]) -> Tensor:
 
 def _matrix(folds: Sequence[Fold], like: Tensor) -> Tensor:
     """All axes at once."""
-    return torch.as_tensor(functools.reduce(np.kron, [fold.matrix() for fold in folds])).to(like)
+    return functools.reduce(torch.kron, [fold.matrix(like.device) for fold in folds]).to(like.dtype)
 
 
 def _ends(size: int, like: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional.grid import as_integer, correlate, full_precision, pad, per_axis
+from scalespaces.functional.grid import as_integer, correlate, full_precision, is_transformed, pad, per_axis
 from scalespaces.functional.resample import resample
 from scalespaces.functional.space import ScaleSpace, check_grid, check_space
 from scalespaces.functional.window import Window
@@ -114,8 +114,27 @@ def _pool(
 
 def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
     if as_integer(apart) == 1:
-        return _AVG_POOL[len(window.size)](f, window.size, window.stride, tuple(p for p, _ in window.padding))
+        padding = tuple(p for p, _ in window.padding)
+        if window.size == window.stride and not any(padding) and not is_transformed():
+            return _AverageOfBlocks.apply(f, window.size)
+        return _AVG_POOL[len(window.size)](f, window.size, window.stride, padding)
     return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
+
+
+class _AverageOfBlocks(torch.autograd.Function):
+    """Average pooling of windows that do not overlap; its gradient needs no more than the size of what came."""
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, size: tuple[int, ...]) -> Tensor:
+        ctx.size, ctx.shape = size, f.shape[2:]
+        return _AVG_POOL[len(size)](f, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
+        scale = [float(n) for n in ctx.size]
+        g = F.interpolate(gradients[0] / math.prod(ctx.size), scale_factor=scale, mode="nearest")
+        spare = [amount for n, m in zip(g.shape[:1:-1], ctx.shape[::-1], strict=True) for amount in (0, m - n)]
+        return F.pad(g, spare) if any(spare) else g, None
 
 
 def _weigh(f: Tensor, taps: Tensor, window: Window, apart: Any, padding_mode: PaddingMode = "zeros") -> Tensor:
@@ -168,6 +187,11 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
         torch.Size([1, 3, 16, 16])
     """
     check_choice("mode", mode, SCALE_MODES)
+    if mode == "mean" and not return_scale:
+        first, *others = resample(x).levels
+        for level in others:
+            first = first + level
+        return first / x.num_levels
     levels = torch.stack(resample(x).levels)
     out = SCALE_MODES[mode](levels, 0)
     return (out, levels.argmax(0) + x.first_level) if return_scale else out

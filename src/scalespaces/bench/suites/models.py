@@ -17,7 +17,7 @@ _PYRAMID: dict[str, Any] = {"sampling": "pyramid", "method": "cascade"}
 def cases(settings: Settings) -> Iterator[Case]:
     """All cases of the suite."""
     quick = settings.quick
-    width, side, batch = (4, 64, 1) if quick else (16, 256, 2)
+    width, side, batch = (4, 64, 1) if quick else (16, 256, 4)
     yield resnet(settings, {"width": width}, side, batch)
     growth, side, batch = ((2, 4, 8), 48, 2) if quick else ((12, 24, 48), 96, 32)
     yield densenet(settings, {"growth": growth}, side, batch)
