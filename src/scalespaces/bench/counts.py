@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _PADDINGS = frozenset(
@@ -17,6 +18,7 @@ COPIES = _PADDINGS | frozenset(
 SYNCHRONISATIONS = frozenset(
     ("_local_scalar_dense", "_unique2", "equal", "is_nonzero", "item", "masked_select", "nonzero", "unique_dim")
 )
+UPLOADS = frozenset({"tensor", "as_tensor", "from_numpy", "new_tensor"})
 _NO_KERNEL = frozenset({"_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "resize_"})
 _INDEXINGS = frozenset({"index", "index_put", "index_put_"})
 
@@ -25,7 +27,8 @@ def counts(module: Any, *inputs: Any) -> dict[str, int]:
     """The operations of one forward pass, as PyTorch hands them to a device: how ready it is for a GPU.
 
     ``kernels`` are all operations but views and bare allocations, ``copies`` those of them that only move numbers,
-    padding and gathering among them, and ``synchronisations`` those for which the host must wait.
+    padding and gathering among them, and ``synchronisations`` those for which the host must wait: numbers that
+    come from the device, or are copied to it.
 
     Args:
         module: a module or function; it is called once, without gradients, in the mode that it is in.
@@ -37,13 +40,13 @@ def counts(module: Any, *inputs: Any) -> dict[str, int]:
         >>> counts(lambda x: x.T.contiguous().sum().item(), torch.rand(2, 3))
         {'kernels': 3, 'copies': 1, 'synchronisations': 1}
     """
-    with torch.no_grad(), _Recorder() as recorder:
+    with torch.no_grad(), _Recorder() as recorder, _Uploads() as uploads:
         module(*inputs)
     seen = recorder.seen
     return {
         "kernels": sum(seen.values()),
         "copies": sum(seen[name] for name in COPIES),
-        "synchronisations": sum(seen[name] for name in SYNCHRONISATIONS),
+        "synchronisations": sum(seen[name] for name in SYNCHRONISATIONS) + uploads.number,
     }
 
 
@@ -60,6 +63,18 @@ class _Recorder(TorchDispatchMode):
             self.seen["nonzero"] += 1  # how many there are, only the device knows
         if not func.is_view and name not in _NO_KERNEL:
             self.seen[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Uploads(TorchFunctionMode):
+    """Count tensors made of the host's own numbers, which a device has to be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += getattr(func, "__name__", "") in UPLOADS
         return func(*args, **(kwargs or {}))
 
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
 from torch.nn import functional as F
 
 from scalespaces.functional.finer import Finer, make_finer
@@ -93,6 +94,21 @@ def full_precision(x: Tensor) -> AbstractContextManager:
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
+
+
+def sent(make: Callable[..., tuple], arguments: tuple, like: Tensor) -> tuple:
+    """What a function of plain numbers makes, first of all a tensor, which is sent to a device only once."""
+    if is_transformed() or type(like) not in (Tensor, Parameter):  # which may be of a kind that does not last
+        tensor, *others = make(*arguments)
+        return tensor.to(like), *others
+    return _sent(make, arguments, like.device, like.dtype)
+
+
+@lru_cache(maxsize=256)
+def _sent(make: Callable[..., tuple], arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
+    with torch.inference_mode(False):
+        tensor, *others = make(*arguments)
+        return tensor.to(device, dtype), *others
 
 
 def is_channels_last(x: Tensor) -> bool:
@@ -252,8 +268,8 @@ def correlate(
         for n, d, (before, _) in zip(weight.shape[2:], dilation, padding, strict=True)
     )
     matrix = tuple(map(tuple, spacing.tolist())) if isinstance(spacing, np.ndarray) else spacing
-    share, low, box = _shares(offsets, matrix)
-    spread = weight.flatten(2) @ share.to(weight)
+    share, low, box = sent(_shares, (offsets, matrix), weight)
+    spread = weight.flatten(2) @ share
     spread = spread.reshape(*weight.shape[:2], *box)
     amounts = []
     for axis, (before, after) in enumerate(padding):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalespaces.functional.banded import Band, block_rows, multiply, toeplitz_band
-from scalespaces.functional.grid import as_integer, constant, correlate, count, floor, full_precision, sample
+from scalespaces.functional.grid import as_integer, constant, correlate, count, floor, full_precision, sample, sent
 from scalespaces.functional.resample import subsample
 from scalespaces.functional.space import ScaleSpace
 from scalespaces.theory import (
@@ -296,8 +296,8 @@ def _fractional_band(x: Tensor, n: int, plan: LiftPlan, stage: Stage) -> Band:
     if not isinstance(n, int):
         raise ValueError(f"base {plan.base} resamples at fractional steps, which needs a static image size, got {n}")
     n = operator.index(n)  # so that torch.compile takes it for a constant
-    blocks, start, step = _fractional_blocks(plan, stage, n)
-    return Band(blocks.to(x), count(n, stage.ratio), start, step)
+    blocks, start, step = sent(_fractional_blocks, (plan, stage, n), x)
+    return Band(blocks, count(n, stage.ratio), start, step)
 
 
 @constant
