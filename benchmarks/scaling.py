@@ -79,11 +79,17 @@ class Cost:
         """Bytes of gradients that a device sends in a step, and receives: those of a ring."""
         return 2 * (devices - 1) / devices * self.parameters * FLOAT
 
+    def gathered(self) -> list[int]:
+        """How many numbers each batch normalisation gathers in a step: moments, batch and number of values."""
+        return [2 * channels + 2 for channels, _ in self.norms]
+
     def reduced(self) -> list[int]:
-        """How many numbers each all-reduce of batch normalisation has in a step, and the last one, of the loss."""
-        sums = [size for channels, _ in self.norms for size in (1, channels, channels, 1)]
-        sums += [channels for channels, differentiated in self.norms if differentiated for _ in range(2)]
-        return [*sums, 1]
+        """How many numbers each all-reduce of their gradients has in a step, and the last one, of the loss."""
+        return [*(2 * channels + 2 for channels, differentiated in self.norms if differentiated), 1]
+
+    def small(self) -> list[int]:
+        """All of these."""
+        return self.gathered() + self.reduced()
 
 
 def build(recipe: Recipe, arguments: dict[str, Any], device: str) -> nn.Module:
@@ -210,8 +216,8 @@ def report(costs: list[Cost], devices: list[int], links: list[float], latency: f
             [
                 c.name,
                 *(f"{c.sent(n) / MEBI:.2f}" for n in devices if n > 1),
-                str(len(c.reduced())),
-                f"{sum(c.reduced()) * FLOAT / 1024:.1f}",
+                str(len(c.small())),
+                f"{sum(c.small()) * FLOAT / 1024:.1f}",
                 f"{(c.float_buffers * FLOAT + c.whole_buffers * 8) / 1024:.1f}",
             ]
             for c in costs
@@ -225,7 +231,7 @@ def report(costs: list[Cost], devices: list[int], links: list[float], latency: f
             [
                 c.name,
                 *(f"{1e3 * c.sent(most) / (speed * 1e9):.3g}" for speed in links),
-                f"{len(c.reduced()) * latency / 1e3:.3g}",
+                f"{len(c.small()) * latency / 1e3:.3g}",
             ]
             for c in costs
         ],
@@ -323,16 +329,18 @@ def measure_communication() -> None:
             seen = json.loads(next(line for line in said[0].splitlines() if line.startswith("{")))
             small = expected.reduced()
             numbers = sum(small) + expected.parameters, sum(seen["all_reduce"])
+            gathered = expected.gathered(), seen["all_gather"]
             sent = expected.float_buffers + expected.whole_buffers, sum(seen["broadcast"])
             rows.append(
                 [
                     expected.name,
                     f"{len(small)} and the gradients' / {len(seen['all_reduce'])}",
                     f"{numbers[0]:,} / {numbers[1]:,}",
+                    f"{sum(gathered[0]):,} in {len(gathered[0])} / {sum(gathered[1]):,} in {len(gathered[1])}",
                     f"{sent[0]:,} / {sent[1]:,}",
                 ]
             )
-    table(["network", "all-reduces", "numbers in them", "numbers in broadcasts"], rows)
+    table(["network", "all-reduces", "numbers in them", "numbers in all-gathers", "numbers in broadcasts"], rows)
 
 
 def work(model: str, folder: str) -> None:
@@ -344,7 +352,7 @@ def work(model: str, folder: str) -> None:
     overrides = [f"--data.root={folder}/{kind}", "--data.batch_size=4", "--data.workers=0", "--trainer.accelerator=cpu"]
     overrides += ["--trainer.max_steps=4", *(f"--model.arguments.{key}={value}" for key, value in PYRAMID.items())]
     overrides += ["--data.crop=[64, 64]"] if kind == "cityscapes" else []
-    profile, seen = torch.profiler.profile(record_shapes=True), {"all_reduce": [], "broadcast": []}
+    profile, seen = torch.profiler.profile(record_shapes=True), {"all_reduce": [], "all_gather": [], "broadcast": []}
     begin: Any = Task.on_train_batch_start
 
     def watch(self: Task, batch: Any, batch_idx: int) -> None:

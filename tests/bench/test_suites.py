@@ -44,7 +44,7 @@ def test_layers_and_their_limits():
 
 def test_networks_and_their_limits():
     resnet, densenet = SUITES["models"](BUILT)
-    assert "N = 16, 256 x 256, batch 2" in resnet.title
+    assert "N = 16, 256 x 256, batch 4" in resnet.title
     assert "96 x 96, batch 32" in densenet.title
     found = limits(resnet)
     assert found["pyramid, k = 1"] == (1.33, 1.33)

@@ -82,6 +82,16 @@ def test_a_pyramid_counts_the_samples_it_has():
     assert math.isclose(first.activations_mib, outputs * samples * 16 * 4 / 2**20)
 
 
+def test_a_pyramid_folds_filters_of_several_levels():
+    """The first block, where it pays: 25 taps for each coarse sample in place of 36, and the rows at the borders."""
+    summary = summarise(create("s_resnet", sampling="pyramid"), (3, 992, 992))
+    first = next(layer for layer in summary.layers if layer.layer.startswith("res"))
+    samples = [n**2 for n in (992, 496, 248, 124)]
+    own = 9 * sum(samples) * (3 * 16 + 16 * 16)
+    plain, folded = (own + taps * sum(samples[1:]) * 16 * 16 for taps in (36, 25))
+    assert folded < first.multiply_adds < folded + 0.2 * (plain - folded)
+
+
 @pytest.mark.parametrize("name", ["s_densenet", "p4m_densenet", "s_resnet"])
 def test_activations_are_what_the_layers_return(name):
     """Count them on the computer's own memory: every tensor a module returns, once."""

@@ -123,7 +123,7 @@ def upsampled_conv(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
         ``(B, C_out, *size)``
     """
     kind = f.device.type
-    if torch.is_autocast_enabled(kind):
+    if not f.is_meta and torch.is_autocast_enabled(kind):
         f, weight = (t.to(torch.get_autocast_dtype(kind)) for t in (f, weight))
     with full_precision(f):
         return _UpsampledConv.apply(f, weight, tuple(folds))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.nn import Parameter
 from torch.nn import functional as F
 
 from scalespaces.functional.grid import is_transformed
@@ -79,7 +80,7 @@ def scale_batch_norm(
         raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
     if x.num_levels == elements == 1 and training and not sync:
         return x.replace((F.batch_norm(x.levels[0], running_mean, running_var, weight, bias, True, momentum, eps),))
-    if x.device.type in ("cpu", "cuda") and not is_transformed():
+    if x.device.type in ("cpu", "cuda", "meta") and not is_transformed():
         *levels, mean, var, count = _BatchNorm.apply(weight, bias, eps, elements, sync, *x.levels)
         out = x.replace(tuple(levels))
     else:
@@ -166,6 +167,8 @@ class _BatchNorm(torch.autograd.Function):
             None if weight is None else joint[0].to(weight.dtype),
             None if bias is None else joint[1].to(bias.dtype),
         ]
+        if not any(ctx.needs_input_grad[5:]):
+            return found[0], found[1], None, None, None, *(None for _ in levels)
         if ctx.sync:
             batch = joint.new_full((2, 1), levels[0].shape[0])
             everyone = torch.cat([joint, batch], 1)
@@ -186,6 +189,9 @@ class _BatchNorm(torch.autograd.Function):
 
 def _moments(level: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of each channel, by the kernel of PyTorch's batch normalisation."""
+    if level.is_meta or type(level) not in (Tensor, Parameter):  # where there are no numbers, there is no such kernel
+        var, mean = torch.var_mean(_wide(level), [0, *range(2, level.ndim)], correction=0)
+        return mean, var
     unused = (None, None)
     if level.dtype in (torch.float16, torch.bfloat16):  # running statistics in float32 make it return such moments
         unused = tuple(level.new_zeros(2, level.shape[1], dtype=torch.float32))

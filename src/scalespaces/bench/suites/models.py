@@ -62,6 +62,14 @@ def _network(
             if rival:
                 papers.append(Contender(rival, settings.module(paper.of(dense)), (image,), limit))
             contenders.append(Contender(f"{sampling}, {k}", settings.module(model), (image,), limit, folded, rival))
+        if rivals:
+            again = models.create(
+                next(iter(names.values())), **arguments, **(_PYRAMID if sampling == "pyramid" else {})
+            )
+            again.recompute = True
+            contenders.append(
+                Contender(f"{sampling}, {next(iter(names))}, recomputed", settings.module(again), (image,))
+            )
     return Case("models", title, (*contenders, *papers))
 
 
