@@ -63,13 +63,10 @@ def _network(
                 papers.append(Contender(rival, settings.module(paper.of(dense)), (image,), limit))
             contenders.append(Contender(f"{sampling}, {k}", settings.module(model), (image,), limit, folded, rival))
         if rivals:
-            again = models.create(
-                next(iter(names.values())), **arguments, **(_PYRAMID if sampling == "pyramid" else {})
-            )
+            k, name = next(iter(names.items()))
+            again = models.create(name, **arguments, **(_PYRAMID if sampling == "pyramid" else {}))
             again.recompute = True
-            contenders.append(
-                Contender(f"{sampling}, {next(iter(names))}, recomputed", settings.module(again), (image,))
-            )
+            contenders.append(Contender(f"{sampling}, {k}, recomputed", settings.module(again), (image,)))
     return Case("models", title, (*contenders, *papers))
 
 
