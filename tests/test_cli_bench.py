@@ -151,7 +151,7 @@ def test_what_does_not_compile_is_an_error(small, capsys, monkeypatch):
 
     monkeypatch.setattr("scalespaces.cli.bench.measure", fail)
     assert main(["bench", "--quick", "--suite", "layers", "--compile", "--threads", "1"]) == 2
-    message = "with --compile, float32, 1 threads fails: no such graph; leave out --compile\n"
+    message = "with --compile, float32, 1 threads fails: no such graph; leave that out\n"
     assert capsys.readouterr().err.endswith(message)
     with pytest.raises(RuntimeError, match="a long trace"):
         main(["bench", "--quick", "--suite", "layers"])

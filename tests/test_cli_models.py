@@ -29,7 +29,7 @@ def test_info_prints_the_papers_table(capsys):
     ]
     assert re.search(r"^s_resnet +1,895,427 ", out, re.MULTILINE)
     assert re.search(r"^resnet +1,552,131 ", out, re.MULTILINE)
-    assert re.search(r"^times resnet +1\.22 +4\.96 +3\.72$", out, re.MULTILINE)
+    assert re.search(r"^times resnet +1\.22 +4\.96 +3\.80$", out, re.MULTILINE)
 
 
 def test_info_as_json(tmp_path, capsys):

@@ -52,3 +52,12 @@ def test_memory_format_is_kept():
     assert out.is_contiguous(memory_format=torch.channels_last)
     (back,) = torch.autograd.grad(out, x, torch.ones_like(out))
     assert back.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_many_gradients_at_once():
+    plan = Finer(2, 2, -1 / 8, 3, 6)
+    x = torch.randn(1, 2, 3, dtype=torch.float64)
+    slow, fast = (
+        torch.autograd.functional.jacobian(lambda x: make_finer(x, plan), x, vectorize=v) for v in (False, True)
+    )
+    assert_close(fast, slow)

@@ -98,6 +98,23 @@ class TestOneFilter:
         assert f.grad is not None
         assert f.grad.dtype == torch.float32
 
+    def test_gradients_inside_autocast(self):
+        folds = [halves(8, 4)] * 2
+        f, weight = operands(folds, torch.float32)
+        with torch.autocast("cpu", torch.bfloat16):
+            upsampled_conv(f, weight, folds).float().square().sum().backward()
+        expected = torch.autograd.grad(in_two_steps(f, weight, folds).square().sum(), (f, weight))
+        for leaf, exact in zip((f, weight), expected, strict=True):
+            assert leaf.grad is not None
+            assert (leaf.grad - exact).norm() < 0.02 * exact.norm()
+
+    def test_autocast_leaves_doubles_alone(self):
+        folds = [halves(8, 4)]
+        f, weight = operands(folds)
+        with torch.autocast("cpu", torch.bfloat16):
+            got = upsampled_conv(f, weight, folds)
+        assert_close(got, in_two_steps(f, weight, folds), rtol=1e-12, atol=1e-12)
+
 
 class TestNumberOfTaps:
     def test_twenty_five_in_place_of_thirty_six(self):

@@ -210,6 +210,33 @@ class TestKernels:
         for mine, theirs in zip(gradients, exact, strict=True):
             assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_weights_in_half_precision_too(self, dtype):
+        x = random_space(9, 9, dtype=torch.float32).to(dtype).map(torch.Tensor.requires_grad_)
+        layer = ScaleBatchNorm(CHANNELS).to(dtype)
+        out = layer(x)
+        torch.stack([level.float().pow(3).sum() for level in out.levels]).sum().backward()
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.dtype == out.dtype == dtype
+        for level, expected in zip(out.levels, normalise_naively(x.float(), layer.weight, layer.bias), strict=True):
+            assert_close(level.float(), expected, atol=0.03, rtol=0.03)
+
+    def test_levels_of_different_types(self):
+        x = random_space(5, 5)
+        mixed = ScaleSpace((x.levels[0].float(), *x.levels[1:]), 2.0, x.steps)
+        out = scale_batch_norm(mixed, None, None, training=True)
+        expected = scale_batch_norm(x, None, None, training=True)
+        assert_close([f.double() for f in out.levels], list(expected.levels), atol=1e-5, rtol=1e-5)
+
+    def test_many_gradients_at_once(self):
+        x = random_space(3, batch=2)
+
+        def first(*levels: Tensor) -> Tensor:
+            return scale_batch_norm(x.replace(levels), None, None, training=True).levels[0].flatten()[:4]
+
+        slow, fast = (torch.autograd.functional.jacobian(first, x.levels, vectorize=v) for v in (False, True))
+        assert_close(fast, slow)
+
     def test_gradients_of_gradients(self):
         x = random_space(3, batch=2)
         weight, bias = (torch.rand(CHANNELS, dtype=x.dtype, requires_grad=True) for _ in range(2))

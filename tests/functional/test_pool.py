@@ -345,3 +345,35 @@ def test_global_pooling_of_as_many_images_and_channels_as_pixels(mode):
     assert pooled.dims == 0
     apart = torch.cat([global_pool(lift(image[None], num_levels=2), mode).levels[0] for image in levels.levels[0]])
     torch.testing.assert_close(pooled.levels[0], apart)
+
+
+class TestBlocks:
+    """Windows that do not overlap have a gradient of their own."""
+
+    @pytest.mark.parametrize("size", [2, 3, 4, 41, 83])
+    @pytest.mark.parametrize("spare", [0, 1])
+    @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+    def test_gradients_are_torchs(self, size, spare, format):
+        f = torch.randn(2, 3, 2 * size + spare, size, dtype=torch.float64).contiguous(memory_format=format)
+        f.requires_grad_()
+        got, expected = avg_pool(ScaleSpace((f,)), size).levels[0], F.avg_pool2d(f, size)
+        assert_close(got, expected)
+        back = torch.randn_like(expected)
+        assert_close(torch.autograd.grad(got, f, back), torch.autograd.grad(expected, f, back))
+
+    def test_gradients_of_gradients(self):
+        f = torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradgradcheck(lambda f: avg_pool(ScaleSpace((f**2,)), 2).levels[0], f)
+
+    def test_the_input_is_not_kept(self):
+        f, kept = torch.randn(1, 2, 8, 8, requires_grad=True), []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            avg_pool(ScaleSpace((f * 1,)), 2)
+        assert not kept
+
+
+def test_the_mean_of_levels_does_not_overflow_in_half_precision():
+    x = ScaleSpace(tuple(torch.full((1, 1, 2, 2), 3e4, dtype=torch.float16) for _ in range(4)))
+    pooled = scale_pool(x)
+    assert isinstance(pooled, torch.Tensor)
+    assert_close(pooled, torch.full((1, 1, 2, 2), 3e4, dtype=torch.float16))

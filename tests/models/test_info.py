@@ -78,7 +78,7 @@ def test_a_pyramid_counts_the_samples_it_has():
     first = next(layer for layer in summary.layers if layer.layer.startswith("res"))
     samples = sum(n**2 for n in sizes)
     assert first.multiply_adds == 9 * samples * (3 * 16 + 16 * 16)
-    outputs = 4  # two correlations, two normalisations; the ReLU and the sum are in place
+    outputs = 6  # two correlations, two normalisations, a ReLU, a sum
     assert math.isclose(first.activations_mib, outputs * samples * 16 * 4 / 2**20)
 
 

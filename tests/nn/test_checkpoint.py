@@ -69,3 +69,27 @@ def test_nothing_special_without_gradients():
         checkpoint(block, scalespaces.lift(torch.rand(2, 3, 8, 8), 2))
     assert block.num_batches_tracked is not None
     assert block.num_batches_tracked.item() == 1
+
+
+def test_gradients_may_be_taken_twice():
+    block = nn.Sequential(ScaleConv2d(3, 4, (2, 3, 3)), ScaleBatchNorm(4)).double()
+    x: Any = scalespaces.lift(torch.rand(2, 3, 8, 8, dtype=torch.float64), 2, sampling="pyramid")
+    out = checkpoint(block, x)
+    total = torch.stack([level.square().sum() for level in out.levels]).sum()
+    once = torch.autograd.grad(total, list(block.parameters()), retain_graph=True)
+    assert_close(torch.autograd.grad(total, list(block.parameters())), once)
+    tracked: Any = block[1].num_batches_tracked
+    assert tracked.item() == 1
+
+
+@pytest.mark.slow
+def test_compiled():
+    model: Any = models.create("s_resnet", sampling="pyramid", **NETWORKS["s_resnet"]).train().double()
+    twin = models.create(**model.config).train().double()
+    twin.load_state_dict(model.state_dict())
+    model.recompute = True
+    image = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    torch.compile(model, fullgraph=True, backend="aot_eager")(image).square().mean().backward()
+    twin(image).square().mean().backward()
+    assert_close([p.grad for p in model.parameters()], [p.grad for p in twin.parameters()])
+    assert_close(dict(model.state_dict()), dict(twin.state_dict()))

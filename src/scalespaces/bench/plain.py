@@ -19,7 +19,7 @@ class Residual(nn.Module):
         super().__init__()
         self.missing: int | None = like.missing
         self.conv1, self.norm1 = network.conv(like.conv1), network.norm(like.norm1)
-        self.relu = nn.ReLU(inplace=True)
+        self.relu = nn.ReLU()
         self.conv2, self.norm2 = network.conv(like.conv2), network.norm(like.norm2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class DenseLayer(nn.Module):
 
     def __init__(self, network: Network, like: Any) -> None:
         super().__init__()
-        self.norm, self.relu, self.conv = network.norm(like.norm), nn.ReLU(inplace=True), network.conv(like.conv)
+        self.norm, self.relu, self.conv = network.norm(like.norm), nn.ReLU(), network.conv(like.conv)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer."""

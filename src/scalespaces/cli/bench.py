@@ -100,10 +100,12 @@ def _measure(case: Case, settings: Settings) -> Result:
     try:
         return measure(case, settings)
     except RuntimeError as error:
-        if not settings.compile:
+        odd = [] if settings.dtype == "float32" else [f"--dtype {settings.dtype}"]
+        odd += ["--compile"] if settings.compile else []
+        if not odd:
             raise
         reason = " ".join(str(error).split("\n\n")[0].split())
-        raise ValueError(f"with --compile, {case.title} fails: {reason}; leave out --compile") from error
+        raise ValueError(f"with {' and '.join(odd)}, {case.title} fails: {reason}; leave that out") from error
 
 
 def _suites(args: argparse.Namespace) -> list[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,11 @@ class _Interpolate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
-        return _Adjoint.apply(gradients[0], ctx.plan), None
+        (g,), plan = gradients, ctx.plan
+        if is_legacy_batchedtensor(g):  # many gradients at once: a product with the whole matrix
+            matrix = make_finer(torch.eye(plan.samples, dtype=g.dtype, device=g.device), replace(plan, axis=0))
+            return torch.movedim(torch.movedim(g, plan.axis, -1) @ matrix, -1, plan.axis), None
+        return _Adjoint.apply(g, plan), None
 
 
 class _Adjoint(torch.autograd.Function):

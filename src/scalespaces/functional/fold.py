@@ -123,7 +123,7 @@ def upsampled_conv(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
         ``(B, C_out, *size)``
     """
     kind = f.device.type
-    if not f.is_meta and torch.is_autocast_enabled(kind):
+    if not f.is_meta and f.dtype != torch.float64 and torch.is_autocast_enabled(kind):
         f, weight = (t.to(torch.get_autocast_dtype(kind)) for t in (f, weight))
     with full_precision(f):
         return _UpsampledConv.apply(f, weight, tuple(folds))
@@ -204,10 +204,18 @@ class _UpsampledConv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         (f, weight), (g,), folds = ctx.saved_tensors, gradients, ctx.folds
-        if torch.is_grad_enabled():  # gradients of gradients
-            inputs = [t for t in (f, weight) if t.requires_grad]
+        with full_precision(f):
+            if not torch.is_grad_enabled():
+                return *_UpsampledConv.gradients(f, weight, g, folds, ctx.needs_input_grad[:2]), None
+            inputs = [t for t in (f, weight) if t.requires_grad]  # gradients of gradients
             found = iter(torch.autograd.grad(_fold(f, weight, folds), inputs, g, create_graph=True))
             return *(next(found) if t.requires_grad else None for t in (f, weight)), None
+
+    @staticmethod
+    def gradients(
+        f: Tensor, weight: Tensor, g: Tensor, folds: tuple[Fold, ...], needed: Sequence[bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Of the level and of the filter, those that are needed."""
         stride, padding, more = _settings(folds)
         padded = _repeat_ends(f, folds)
         to_f, to_weight, _ = torch.ops.aten.convolution_backward(
@@ -221,7 +229,7 @@ class _UpsampledConv(torch.autograd.Function):
             True,
             more,
             1,
-            [*ctx.needs_input_grad[:2], False],
+            [*needed, False],
         )
         if to_f is not None:
             to_f = _add_repeated(to_f, folds)
@@ -230,7 +238,7 @@ class _UpsampledConv(torch.autograd.Function):
         for axis, fold in enumerate(folds):
             if fold.reach:
                 _subtract_outside(f, weight, g, folds, axis, to_f, to_weight)
-        return to_f, to_weight, None
+        return to_f, to_weight
 
 
 def _to_length(g: Tensor, padded: Tensor, folds: Sequence[Fold]) -> Tensor:

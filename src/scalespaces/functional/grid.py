@@ -119,7 +119,10 @@ def is_channels_last(x: Tensor) -> bool:
 def is_transformed() -> bool:
     """Whether operations are traced or transformed: compilers fuse formulas, and transforms take them apart."""
     return (
-        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
     )
 
 

@@ -186,6 +186,9 @@ def lift(
             interpolation, outside the claims of exactness). Level 0 is always the image itself, not a copy of it.
         truncation: radius of the kernels in standard deviations.
 
+    A pixel that is not finite spoils more of the coarser levels than the kernels reach, all of a small image: mask such
+    pixels before.
+
     Example:
         >>> lift(torch.rand(1, 3, 40, 30), num_levels=3, sampling="pyramid")
         ScaleSpace(3 levels, base 2, torch.float32, cpu)

@@ -80,7 +80,8 @@ def scale_batch_norm(
         raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
     if x.num_levels == elements == 1 and training and not sync:
         return x.replace((F.batch_norm(x.levels[0], running_mean, running_var, weight, bias, True, momentum, eps),))
-    if x.device.type in ("cpu", "cuda", "meta") and not is_transformed():
+    native = x.device.type in ("cpu", "cuda", "meta") and len({level.dtype for level in x.levels}) == 1
+    if native and not is_transformed():
         *levels, mean, var, count = _BatchNorm.apply(weight, bias, eps, elements, sync, *x.levels)
         out = x.replace(tuple(levels))
     else:
@@ -140,7 +141,9 @@ class _BatchNorm(torch.autograd.Function):
         count = sum(level.numel() // level.shape[1] * elements for level in levels)
         if sync:
             mean, var, count = _gather(mean, var, levels[0].shape[0], count)
-        m, v, w, b = (None if vector is None else _repeat(vector, elements) for vector in (mean, var, weight, bias))
+        m, v, w, b = (
+            None if vector is None else _repeat(vector.to(mean.dtype), elements) for vector in (mean, var, weight, bias)
+        )
         ctx.eps, ctx.elements, ctx.sync = eps, elements, sync
         ctx.mark_non_differentiable(mean, var, *([count] if isinstance(count, Tensor) else []))
         ctx.save_for_backward(weight, bias, mean, var, *levels)
@@ -160,9 +163,9 @@ class _BatchNorm(torch.autograd.Function):
             )[1:]
             for g, level in zip(gradients, levels, strict=True)
         ]
-        joint = torch.stack([part for pair in sums for part in pair]).unflatten(0, (-1, 2)).sum(0)
+        joint = torch.stack([torch.stack(pair) for pair in sums]).sum(0)
         if ctx.elements > 1:
-            joint = joint.unflatten(1, (-1, ctx.elements)).sum(2)
+            joint = joint.reshape(2, -1, ctx.elements).sum(2)
         found: list[Any] = [
             None if weight is None else joint[0].to(weight.dtype),
             None if bias is None else joint[1].to(bias.dtype),
@@ -175,7 +178,7 @@ class _BatchNorm(torch.autograd.Function):
             distributed.all_reduce(everyone)
             joint = everyone[:, :-1] * (batch / everyone[:, -1:])
         scale = torch.rsqrt(var + ctx.eps)
-        scale = scale if weight is None else scale * weight
+        scale = scale if weight is None else scale * weight.to(scale.dtype)
         joint = joint * scale
         if ctx.elements > 1:
             scale, joint = _repeat(scale, ctx.elements), joint.repeat_interleave(ctx.elements, 1)

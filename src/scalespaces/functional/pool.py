@@ -131,8 +131,12 @@ class _AverageOfBlocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
-        scale = [float(n) for n in ctx.size]
-        g = F.interpolate(gradients[0] / math.prod(ctx.size), scale_factor=scale, mode="nearest")
+        g = gradients[0] / math.prod(ctx.size)
+        if all(n & (n - 1) == 0 for n in ctx.size):  # or else its float32 picks neighbours
+            g = F.interpolate(g, scale_factor=[float(n) for n in ctx.size], mode="nearest")
+        else:
+            for axis, n in enumerate(ctx.size, 2):
+                g = g.repeat_interleave(n, axis)
         spare = [amount for n, m in zip(g.shape[:1:-1], ctx.shape[::-1], strict=True) for amount in (0, m - n)]
         return F.pad(g, spare) if any(spare) else g, None
 
@@ -187,7 +191,7 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
         torch.Size([1, 3, 16, 16])
     """
     check_choice("mode", mode, SCALE_MODES)
-    if mode == "mean" and not return_scale:
+    if mode == "mean" and not return_scale and x.dtype in (torch.float32, torch.float64):
         first, *others = resample(x).levels
         for level in others:
             first = first + level

@@ -207,7 +207,7 @@ class ScaleSpace:
 
     def replace(self, levels: tuple[Tensor, ...], **changes: Any) -> ScaleSpace:
         """A ScaleSpace of these levels, with this one's geometry but for ``changes``."""
-        fields = {name: getattr(self, name) for name in _GEOMETRY}
+        levels, fields = tuple(levels), {name: getattr(self, name) for name in _GEOMETRY}
         if not changes and not torch.compiler.is_compiling() and self._holds(levels):
             return _unflatten(levels, tuple(fields.values()))
         return ScaleSpace(levels, **{**fields, **changes})

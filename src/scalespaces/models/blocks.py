@@ -109,14 +109,14 @@ class ResidualBlock(nn.Module):
         self.label = f"{'res' if skip else 'no-res'}{_label(kernel_size)}"
         self.conv1 = correlation(in_channels, out_channels, (1, height, width))
         self.norm1 = normalisation(out_channels)
-        self.relu = nn.ReLU(inplace=True)  # batch normalisation keeps its input, not its output
+        self.relu = nn.ReLU()
         self.conv2 = correlation(out_channels, out_channels, kernel_size, scale_padding=scale_padding)
         self.norm2 = normalisation(out_channels)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Apply the block."""
         out = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(input)))))
-        return out if self.missing is None else out.add_(_more_channels(input.keep(out.num_levels), self.missing))
+        return out if self.missing is None else out + _more_channels(input.keep(out.num_levels), self.missing)
 
 
 class DenseLayer(nn.Module):
@@ -133,7 +133,7 @@ class DenseLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.norm = normalisation(in_channels, group)
-        self.relu = nn.ReLU(inplace=True)
+        self.relu = nn.ReLU()
         self.conv = correlation(in_channels, out_channels, kernel_size, group=group, scale_padding=scale_padding)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:

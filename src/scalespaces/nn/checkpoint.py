@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,7 +17,8 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
     """Run a block and keep nothing but its inputs; the rest is computed again when the gradient needs it.
 
     As ``torch.utils.checkpoint.checkpoint``, but that running statistics of :class:`~scalespaces.nn.ScaleBatchNorm`
-    are not moved a second time: training is the same, with less memory and about a third more time.
+    are not moved a second time: training is the same, with less memory and about a third more time. Compiled by
+    torch.compile it is the block itself, since the compiler chooses what to keep.
 
     Example:
         >>> block = scalespaces.nn.ScaleConv2d(3, 8, (2, 3, 3))
@@ -25,22 +26,21 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
         >>> checkpoint(block, x).shape[:2]
         (2, 8)
     """
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # compilers choose by themselves what to keep
         return block(*inputs)
-    if torch.compiler.is_compiling():  # which moves buffers once, whatever it computes again
-        return _checkpoint(block, *inputs, use_reentrant=False)
-    return _checkpoint(block, *inputs, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _again()))
+    return _checkpoint(block, *inputs, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _Again()))
 
 
 def is_computed_again() -> bool:
-    """Whether this is a second run, for the gradient; compilers know by themselves what to leave alone then."""
+    """Whether this is a second run, for the gradient."""
     return not torch.compiler.is_compiling() and _AGAIN.get()
 
 
-@contextlib.contextmanager
-def _again() -> Iterator[None]:
-    token = _AGAIN.set(True)
-    try:
-        yield
-    finally:
-        _AGAIN.reset(token)
+class _Again:
+    """Entered for every gradient that is taken."""
+
+    def __enter__(self) -> None:
+        self.token = _AGAIN.set(True)
+
+    def __exit__(self, *error: object) -> None:
+        _AGAIN.reset(self.token)
