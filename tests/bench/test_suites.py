@@ -66,8 +66,7 @@ def test_contenders_see_what_settings_say(format):
     for case in (*SUITES["layers"](settings), *SUITES["models"](settings)):
         for c in case.contenders:
             work: Any = c.work
-            papers = case.suite == "models" and c.name.startswith("paper")  # which has the faster one
-            wanted = formats["contiguous" if papers else format]
+            wanted = formats["contiguous" if c.name.endswith("contiguous") else format]
             for tensor in (*work.parameters(), *(t for x in c.inputs for t in tensors(x))):
                 assert tensor.dtype == torch.float64
                 assert tensor.ndim != 4 or tensor.is_contiguous(memory_format=wanted)

@@ -52,7 +52,6 @@ def _network(
 ) -> Case:
     image = settings.tensor(batch, 3, side, side)
     contenders, papers = [Contender("plain", settings.module(base), (image,))], []
-    own = replace(settings, format="contiguous")  # in which the paper's algorithm is faster, for its poolings
     for sampling in ("pyramid", "dense"):
         for k, name in names.items():
             dense = models.create(name, **arguments)
@@ -62,7 +61,10 @@ def _network(
             folded = limits.folded if sampling == "pyramid" else None
             limit = getattr(limits, sampling)
             if rival:
-                papers.append(Contender(rival, own.module(paper.of(dense)), (image.contiguous(),), limit))
+                papers.append(Contender(rival, settings.module(paper.of(dense)), (image,), limit))
+                if settings.format != "contiguous":  # where PyTorch's own poolings of volumes are faster
+                    twin = replace(settings, format="contiguous").module(paper.of(dense))
+                    papers.append(Contender(f"{rival}, contiguous", twin, (image.contiguous(),), limit))
             contenders.append(Contender(f"{sampling}, {k}", settings.module(model), (image,), limit, folded, rival))
         if rivals:
             k, name = next(iter(names.items()))
