@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional.grid import as_integer, count, floor, hold, per_axis, sample, sample_lattice
+from scalespaces.functional.grid import (
+    as_integer,
+    count,
+    floor,
+    hold,
+    is_channels_last,
+    per_axis,
+    sample,
+    sample_lattice,
+)
 from scalespaces.functional.space import ScaleSpace, check_space
 from scalespaces.theory import expansion
 
@@ -35,7 +44,8 @@ def read_level(
     if x.causal and x.dims:
         return hold(out, 2, steps[0] / x.steps[index], size[0])
     neighbours = 1.0 if isinstance(spacing, np.ndarray) else spacing
-    for axis, (place, n, step) in enumerate(zip(x.axes, size, steps, strict=True)):
+    axes = list(enumerate(zip(x.axes, size, steps, strict=True)))
+    for axis, (place, n, step) in reversed(axes) if is_channels_last(out) else axes:  # long runs of memory come last
         offset = (origin[axis] - x.origins[index][axis]) / x.steps[index]
         out = sample(out, place, step / x.steps[index], offset, n, neighbours)
     return out
