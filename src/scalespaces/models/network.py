@@ -133,7 +133,7 @@ class ScaleNetwork(nn.Module):
                 "smaller base, or larger images"
             )
         levels = self.lift(image)
-        if image.stride(1) == 1:  # channels last: blurs forget that they are
+        if image.stride(1) == 1:  # channels last: levels that were cut or gathered may not be
             levels = levels.map(lambda level: level.contiguous(memory_format=torch.channels_last))
         return self.body(levels)
 
