@@ -1,0 +1,68 @@
+"""A real browser for the pages that people look at: Chromium as Debian and others package it, driven by playwright."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDTHS = {390: 844, 1440: 900}  # a phone and a laptop
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder is slow."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, without a window."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip(f"no browser to look at the page with: install one of {', '.join(NAMES)}")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open an address in a window of some width; the test fails if the page logs an error or throws one."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_(address: str, width: int = 1440, dark: bool = False) -> Any:
+        size = {"width": width, "height": WIDTHS[width]}
+        context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: message.type == "error" and problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(address)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def overflow() -> Callable[[Any], list[str]]:
+    """The elements of a page that stick out to the right of it, unless one around them scrolls or cuts them off."""
+    script = """() => {
+        const wide = document.documentElement.clientWidth;
+        const held = e => { for (let p = e.parentElement; p && p !== document.body; p = p.parentElement)
+            if (['auto', 'scroll', 'hidden', 'clip'].includes(getComputedStyle(p).overflowX)) return true; };
+        const out = [...document.body.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > wide + 1);
+        const found = out.filter(e => !held(e)).map(e => e.outerHTML.slice(0, 120));
+        return document.documentElement.scrollWidth > wide + 1 ? ['the page scrolls sideways', ...found] : found;
+    }"""
+    return lambda page: page.evaluate(script)
