@@ -1,22 +1,27 @@
-"""Pictures of scale-spaces, of equivariance errors and of what scale changes; they need matplotlib (extra ``plot``)."""
+"""Pictures of scale-spaces, correlations, equivariance errors and of what scale changes (matplotlib, extra ``plot``).
+
+Figures are made outside pyplot; ``into=plt.figure()`` draws into one of pyplot's, for ``plt.show``.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces.functional import ScaleSpace
 from scalespaces.functional.space import check_space
 from scalespaces.testing import EquivarianceTable
-from scalespaces.theory import blur_variance
+from scalespaces.theory import blur_variance, check_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +35,7 @@ def plot_equivariance(
     tables: Mapping[str, Sequence[EquivarianceTable]] | Sequence[EquivarianceTable],
     path: str | os.PathLike[str] | None = None,
     *,
+    into: Figure | None = None,
     columns: Sequence[str] | None = None,
     boundaries: Sequence[int] | None = None,
     title: str | None = None,
@@ -45,6 +51,7 @@ def plot_equivariance(
     Args:
         tables: of the networks from left to right; a mapping draws a row for each of its names.
         path: where to write the figure, in any format of matplotlib's; not written when left out.
+        into: a figure to draw into, such as ``plt.figure()``, whose size is set; a new one when left out.
         columns: titles of the panels; "1 layer", "2 layers" ... when left out.
         boundaries: truncation boundary of each column: entries of :math:`k + \ell` from there on are drawn hollow and
             dashed, because the network saw past the last level there.
@@ -73,7 +80,7 @@ def plot_equivariance(
 
     shifts = sorted({shift for row in rows.values() for table in row for shift in table.rows})
     styles = _styles(shifts)
-    figure = _new_figure(3.4 * width + 1.8, 2.9 * len(rows) + (0.5 if title else 0.2))
+    figure = _new_figure(3.4 * width + 1.8, 2.9 * len(rows) + (0.5 if title else 0.2), into)
     panels = figure.subplots(len(rows), width, squeeze=False, sharey="row")
     for (name, row), axes in zip(rows.items(), panels, strict=True):
         for column, ax in enumerate(axes):
@@ -96,6 +103,7 @@ def plot_scale_space(
     x: ScaleSpace | Mapping[str, ScaleSpace],
     path: str | os.PathLike[str] | None = None,
     *,
+    into: Figure | None = None,
     size: str = "grid",
     channel: int | None = None,
     sample: int = 0,
@@ -110,6 +118,7 @@ def plot_scale_space(
     Args:
         x: the scale-space, of two spatial axes; a mapping draws a row for each of its names.
         path: where to write the figure, in any format of matplotlib's; not written when left out.
+        into: a figure to draw into, such as ``plt.figure()``, whose size is set; a new one when left out.
         size: ``"grid"`` draws one sample of every level equally large, so that a pyramid shrinks; ``"physical"`` draws
             every level where it lies in the image, so that the pixels of a pyramid grow.
         channel: the one to draw; when left out, three channels are drawn as RGB, and of other numbers the first.
@@ -139,11 +148,12 @@ def plot_scale_space(
     left, top = (min(box[side] for row in boxes for box in row) for side in (0, 2))
     widest = max(box[1] for row in boxes for box in row) - left
     count = max(len(row) for row in boxes)
-    widths = [max([0.58 * widest, *(row[k][1] - left for row in boxes if k < len(row))]) for k in range(count)]
+    widths = [max([0.66 * widest, *(row[k][1] - left for row in boxes if k < len(row))]) for k in range(count)]
     heights = [max(box[3] for box in row) - top for row in boxes]
     figure = _new_figure(
-        2.3 / widest * sum(widths) + 0.12 * count + 0.4,
-        2.3 / widest * sum(heights) + 0.75 * len(rows) + (0.4 if title else 0.1),
+        2.1 / widest * sum(widths) + 0.12 * count + 0.4,
+        2.1 / widest * sum(heights) + 0.85 * len(rows) + (0.4 if title else 0.1),
+        into,
     )
     ratios = {"width_ratios": widths, "height_ratios": heights}
     panels = figure.subplots(len(rows), count, squeeze=False, gridspec_kw=ratios)
@@ -157,9 +167,9 @@ def plot_scale_space(
             values = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "antialiased"}
             ax.imshow(pictures[r][k], extent=(begin, end, last, first), **values)
             ax.set(xlim=(left, left + widths[k]), ylim=(top + heights[r], top))
-            ax.set_title(_describe(space, k, zero_scale), loc="left", fontsize=8.5)
+            ax.set_title(_describe(space, k, zero_scale), loc="left", fontsize=10.5)
         if name:
-            panels[r, 0].set_ylabel(name, fontsize=10)
+            panels[r, 0].set_ylabel(name, fontsize=12)
     if title:
         figure.suptitle(title)
     return _finish(figure, path)
@@ -169,6 +179,7 @@ def plot_over_scales(
     lines: Mapping[str, Sequence[tuple[float, float | None]]],
     path: str | os.PathLike[str] | None = None,
     *,
+    into: Figure | None = None,
     ylabel: str = "accuracy",
     title: str | None = None,
 ) -> Figure:
@@ -179,6 +190,7 @@ def plot_over_scales(
     Args:
         lines: pairs of a scale and a value by name; values of None leave gaps.
         path: where to write the figure, in any format of matplotlib's; not written when left out.
+        into: a figure to draw into, such as ``plt.figure()``, whose size is set; a new one when left out.
         ylabel: the quantity.
         title: of the figure.
 
@@ -192,7 +204,7 @@ def plot_over_scales(
         raise ValueError("there is nothing to draw: lines holds no pair of a scale and a value")
     if not scales[0] > 0:
         raise ValueError(f"scales are above 0, because the axis is logarithmic, got {scales[0]}")
-    figure = _new_figure(6.8, 4.0)
+    figure = _new_figure(6.8, 4.0, into)
     ax = figure.subplots()
     for n, (name, points) in enumerate(lines.items()):
         points = sorted(points, key=lambda point: point[0])
@@ -208,6 +220,62 @@ def plot_over_scales(
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
+    if title:
+        figure.suptitle(title)
+    return _finish(figure, path)
+
+
+def plot_correlation(
+    layer: Callable[[ScaleSpace], ScaleSpace],
+    x: ScaleSpace,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    into: Figure | None = None,
+    levels: int | None = None,
+    title: str | None = None,
+) -> Figure:
+    r"""Draw the paper's figure "Scale correlation schematic": which samples of which level an output is made of.
+
+    Each stack but the last shows the levels of ``x`` where they lie in the image, finest at the bottom, and in colour
+    the samples that the output at one level depends on: those where its gradient is not 0, the paler the smaller it is
+    beside the largest of that level. The stack on the right is the output :math:`g`, with these samples in the same
+    colours, all at the middle of the image.
+
+    Args:
+        layer: from scale-spaces to scale-spaces; filters of ones show where taps lie, others what they weigh.
+        x: of two spatial axes; only its grids matter, if the layer is linear.
+        path: where to write the figure, in any format of matplotlib's; not written when left out.
+        into: a figure to draw into, such as ``plt.figure()``, whose size is set; a new one when left out.
+        levels: how many of the output's levels to show, from the finest on; all when left out.
+        title: of the figure.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 1, 17, 17), num_levels=3)
+        >>> layer = scalespaces.nn.ScaleConv2d(1, 1, (2, 3, 3), bias=False)
+        >>> [ax.get_title() for ax in plot_correlation(layer, x, levels=2).axes]
+        ['makes $g_{0}$', 'makes $g_{1}$', 'output $g$']
+    """
+    if check_space(x).dims != 2:
+        raise ValueError(f"only levels of two spatial axes can be drawn, got shapes {x.shapes}")
+    x = x.replace(tuple(level[:1].detach().clone().requires_grad_() for level in x.levels))
+    with torch.enable_grad():
+        out = check_space(layer(x))
+    count = out.num_levels if levels is None else min(check_integer("levels", levels, 1), out.num_levels)
+    colours = [_OKABE_ITO[k % len(_OKABE_ITO)] for k in range(out.num_levels)]
+    spots = [_nearest(out, k, [(n - 1) / 2 for n in out.sizes(0)]) for k in range(count)]
+    figure = _new_figure(1.9 * (count + 1) + 0.5, 0.95 * max(x.num_levels, out.num_levels) + 0.9, into)
+    *panels, last = figure.subplots(1, count + 1, squeeze=False, sharex=True, sharey=True)[0]
+    for k, (ax, (row, column)) in enumerate(zip(panels, spots, strict=True)):
+        weights = torch.autograd.grad(
+            out.levels[k][0, :, row, column].sum(), x.levels, retain_graph=True, materialize_grads=True
+        )
+        _draw_stack(ax, x, "f", [weight[0].abs().sum(0) for weight in weights], [colours[k]] * x.num_levels)
+        ax.set_title(f"makes $g_{{{k + out.first_level}}}$", fontsize=11, color=colours[k])
+    marks = [torch.zeros(out.sizes(k)) for k in range(out.num_levels)]
+    for mark, spot in zip(marks, spots, strict=False):
+        mark[spot] = 1
+    _draw_stack(last, out, "g", marks, colours)
+    last.set_title("output $g$", fontsize=11)
     if title:
         figure.suptitle(title)
     return _finish(figure, path)
@@ -339,12 +407,50 @@ def _describe(space: ScaleSpace, k: int, zero_scale: float | None) -> str:
     return text
 
 
+# --- correlations ----------------------------------------------------------------------------------------------------
+
+_SHEAR, _DEPTH, _STOREY = 0.36, 0.5, 0.74  # of a level seen from the front and above, and from level to level
+
+
+def _nearest(space: ScaleSpace, k: int, place: Sequence[float]) -> tuple[int, int]:
+    """The sample of a level that is nearest to a place, in samples of level 0."""
+    step, sizes = space.steps[k], space.sizes(k)
+    row, column = (round((p - o) / step) for p, o in zip(place, space.origins[k], strict=True))
+    return min(max(row, 0), sizes[0] - 1), min(max(column, 0), sizes[1] - 1)
+
+
+def _draw_stack(ax: Any, space: ScaleSpace, name: str, weights: Sequence[Tensor], colours: Sequence[str]) -> None:
+    """The levels as sheets above each other, each sample a tile of which those with a weight are coloured."""
+    tiles = require("matplotlib.collections", "plot").PolyCollection
+    to_rgb = require("matplotlib.colors", "plot").to_rgb
+    left, right, top, bottom = _box(space, 0, "physical")
+    for k, (weight, colour) in enumerate(zip(weights, colours, strict=True)):
+        begin, end, first, last = _box(space, k, "physical")
+        rows, columns = space.sizes(k)
+        across = (np.linspace(begin, end, columns + 1) - left) / (right - left)
+        down = (bottom - np.linspace(first, last, rows + 1)) / (bottom - top)
+        x, y = across + _SHEAR * down[:, None], k * _STOREY + _DEPTH * down[:, None] + 0 * across
+        corners = [(slice(i, i + rows), slice(j, j + columns)) for i, j in ((0, 0), (0, 1), (1, 1), (1, 0))]
+        squares = np.stack([np.stack([x[c], y[c]], -1) for c in corners], -2).reshape(-1, 4, 2)
+        share = (weight / (weight.max() or 1)).detach().cpu().double().numpy().reshape(-1, 1)
+        opacity = np.where(share > 0, 0.25 + 0.75 * share, 0.0)
+        faces = opacity * np.array(to_rgb(colour)) + (1 - opacity) * 0.97
+        ax.add_collection(tiles(squares, facecolors=faces, edgecolors="0.78", linewidths=0.35))
+        ax.text(x.min() - 0.04, y[-1, 0], f"${name}_{{{k + space.first_level}}}$", ha="right", va="bottom", fontsize=9)
+    ax.set(aspect="equal", xticks=[], yticks=[], frame_on=False)
+    ax.autoscale_view()
+
+
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _new_figure(width: float, height: float) -> Any:
-    """A figure of its own, outside pyplot: nothing global is touched, and no display is needed."""
-    return require("matplotlib.figure", "plot").Figure(figsize=(width, height), dpi=130, layout="constrained")
+def _new_figure(width: float, height: float, figure: Any = None) -> Any:
+    """A figure of its own, outside pyplot, so that nothing global is touched; or the given one, at this size."""
+    if figure is None:
+        return require("matplotlib.figure", "plot").Figure(figsize=(width, height), dpi=130, layout="constrained")
+    figure.set_size_inches(width, height)
+    figure.set_layout_engine("constrained")
+    return figure
 
 
 def _finish(figure: Any, path: str | os.PathLike[str] | None) -> Any:
