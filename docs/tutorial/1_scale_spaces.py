@@ -1,0 +1,141 @@
+r"""
+1. What is a scale-space?
+=========================
+
+A photograph shows a face, and a speck of light in the eye of that face. Which of them one finds depends on how closely
+one looks. A *scale-space* keeps all of these views: the image, and ever more blurred versions of it, its *levels*.
+
+This page makes one, shows why blur and subsampling belong together, and ends with the property all else rests on:
+**downscaling an image shifts its scale-space by a level**.
+
+Run it with ``python docs/tutorial/1_scale_spaces.py``. It needs the extra ``plot``.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+
+from scalespaces import downscale, lift, scale_shift
+from scalespaces.data import photograph
+from scalespaces.plotting import plot_scale_space
+from scalespaces.theory import blur_variance
+
+# %%
+# Lift an image
+# -------------
+# Images are tensors ``(batch, channels, height, width)``, as everywhere in PyTorch. ``lift`` makes a ``ScaleSpace`` of
+# one: a tensor for each level, and where its samples lie.
+
+image = photograph()
+space = lift(image, num_levels=5)
+print(space)
+
+# %%
+# What you see: level 0 is the photograph. Each further level has the detail of an image half the size of the one before.
+# Lettering goes first, then the features of the face; at level 4 only large shapes are left.
+
+figure = plot_scale_space(space, zero_scale=0.25, into=plt.figure())
+
+# %%
+# How much blur?
+# --------------
+# An image comes with some blur of its own, because each of its pixels saw a patch of the world and not a point. Call its
+# variance the *zero-scale*, :math:`s_0`; the paper takes 1/4, a standard deviation of half a pixel. Make the image
+# :math:`2^k` times smaller, and its own blur shrinks with it. To have again the blur of an ordinary image, it must be
+# blurred *before*, with variance
+#
+# .. math:: t_k = s_0 \, (4^k - 1).
+#
+# That is all that level :math:`k` is: the image, blurred by a Gaussian of variance :math:`t_k`. Variances of Gaussians
+# add up, so one may also get there from level to level.
+
+for k in range(5):
+    print(f"level {k}: 1/{2**k} of the size, blurred by {blur_variance(2**k, zero_scale=0.25) ** 0.5:.2f} pixels")
+
+# %%
+# Why one must blur before subsampling
+# ------------------------------------
+# A pattern that gets finer to the right: at its end, each stripe is two pixels wide.
+
+x = torch.arange(513.0)
+pattern = (0.5 + 0.5 * torch.cos(torch.pi * x**2 / (4 * 513))).expand(1, 1, 96, 513)
+naive = pattern[..., ::8, ::8]
+correct = downscale(pattern, n=3)
+
+figure, axes = plt.subplots(3, 1, figsize=(7.2, 5.2), layout="constrained")
+titles = ["the pattern", "every eighth pixel of it", "blurred, then every eighth pixel"]
+for ax, picture, title in zip(axes, [pattern, naive, correct], titles, strict=True):
+    ax.imshow(picture[0, 0].numpy(), cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    ax.set(xticks=[], yticks=[])
+    ax.set_title(title, loc="left", fontsize=11)
+
+# %%
+# What you see: on the left all three agree. A quarter of the way along, a stripe is as wide as a sample of the small
+# image, which cannot show anything finer. Every eighth pixel pretends otherwise: it shows broad stripes that do not
+# exist. This is *aliasing*. With the blur, stripes that are too fine fade to their mean.
+#
+# Here is the same in numbers, the contrast that is left in the right half, where nothing true can be shown:
+
+half = correct.shape[-1] // 2
+print(f"every eighth pixel:  {naive[..., half:].std():.3f}")
+print(f"blurred before that: {correct[..., half:].std():.3f}")
+
+# %%
+# The zero-scale decides how strict one is: more blur, less aliasing, and less detail.
+
+for zero_scale in (1 / 16, 1 / 4, 1):
+    small = downscale(pattern, n=3, zero_scale=zero_scale)
+    fine, coarse = small[..., half:].std(), small[..., : half // 4].std()
+    print(f"zero-scale {zero_scale:6.4f}: contrast of what aliases {fine:.3f}, of what should stay {coarse:.3f}")
+
+# %%
+# Dense, or a pyramid
+# -------------------
+# A blurred level can be read at fewer places, for neighbours are nearly alike. The paper keeps every pixel of every
+# level, which the library calls *dense*. In a *pyramid* level :math:`k` has a sample every :math:`2^k` pixels.
+#
+# What you see: the two rows hold the same levels. The pyramid's are as small as they are smooth, and cost little.
+
+pyramid = lift(image, num_levels=5, sampling="pyramid")
+figure = plot_scale_space({"dense": space, "pyramid": pyramid}, into=plt.figure())
+for name, levels in {"dense": space, "pyramid": pyramid}.items():
+    samples = sum(level[0, 0].numel() for level in levels.levels)
+    print(f"{name:8}{samples / image[0, 0].numel():5.2f} times the samples of the image")
+
+# %%
+# Downscaling is a shift along the levels
+# ---------------------------------------
+# Now halve the image and lift it. Level 0 of the small image is a picture of half the size with the usual blur, which is
+# what level 1 of the large one is, read at every second pixel. So is level 1 what was level 2, and so on:
+#
+# .. math:: \text{lift}(D f)_k = \text{lift}(f)_{k+1}, \qquad D \text{: blur and take every second pixel}.
+#
+# ``scale_shift`` does the right-hand side. How equal are the two sides? That depends on how levels are made. *Direct*,
+# the paper's way, blurs each level from the image with one large Gaussian. *Cascade* makes each level of the one before,
+# with :math:`D`. Blurs of sampled images are not quite those of theory, so in the direct lift the sides differ a little.
+# In a cascade on a pyramid, both sides are the same computation.
+
+
+def difference(method: str, sampling: str) -> float:
+    """The largest difference between lifting the small image and shifting the large one's levels."""
+    options = {"num_levels": 5, "method": method, "sampling": sampling}
+    shifted = scale_shift(lift(image, **options), 1)
+    lifted = lift(downscale(image, 1, method=method), **options)
+    pairs = zip(shifted.levels, lifted.levels, strict=False)  # the last level of the small image has no counterpart
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+for method, sampling in [("direct", "dense"), ("cascade", "dense"), ("cascade", "pyramid")]:
+    print(f"{method:8}{sampling:8} largest difference {difference(method, sampling):.2e}")
+assert difference("cascade", "pyramid") == 0
+
+# %%
+# Exactly 0, at every pixel, borders included. (The dense cascade is exact as well, but for borders: an image of even size
+# is mirrored at another place when every second pixel is left.) The price of a pyramid is in translations, which
+# :doc:`/sampling` measures.
+#
+# Where to go next
+# ----------------
+# A change of size is now a shift, and convolutions are good with shifts: :doc:`2_correlation` moves filters along levels
+# as well as across the image.
+
+plt.show()
