@@ -27,9 +27,9 @@ class Settings:
     Args:
         runs: rounds that count.
         quick: small cases, for a look.
-        dtype: of images and weights, a name of :data:`DTYPES`.
+        dtype: of images and weights, such as ``"float32"``.
         device: ``"cpu"`` or ``"cuda"``.
-        format: in which images and weights lie, a name of :data:`FORMATS`.
+        format: in which images and weights lie, ``"channels_last"`` or ``"contiguous"``.
         compile: measure what torch.compile makes of each contender, too.
     """
 

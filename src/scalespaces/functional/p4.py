@@ -88,7 +88,7 @@ def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index
             without the ``|H|`` when lifting.
         group: ``"p4"`` or ``"p4m"``.
         lifting: whether the filters read plain channels instead of fields.
-        index: :func:`filter_index` as a tensor on the device of the weight; made anew when left out.
+        index: where each tap comes from, as a tensor on the device of the weight; made anew when left out.
 
     Returns:
         ``(F_out * |H|, F_in * |H|, h, w)``, or ``(.., .., k, h, w)``; ``(F_out * |H|, F_in, ..)`` when lifting.

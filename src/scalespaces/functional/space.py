@@ -142,7 +142,7 @@ class ScaleSpace:
 
     @property
     def dims(self) -> int:
-        """Number of spatial axes: 0 once the space is flattened or pooled away."""
+        """Number of spatial axes; 0 once the space is flattened or pooled away."""
         return len(self.axes)
 
     @property

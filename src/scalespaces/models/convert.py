@@ -165,8 +165,8 @@ def convert(
 
     Args:
         model: from images to tensors, or nests of them: dictionaries, lists, tuples, dataclasses.
-        num_levels: of the lift; as in :func:`scalespaces.lift`, like ``base``, ``zero_scale``, ``sampling``,
-            ``method``, ``kernel`` (by name), ``padding_mode`` and ``first_level``.
+        num_levels: of the lift; as in :func:`~scalespaces.functional.lift`, like ``base``, ``zero_scale``,
+            ``sampling``, ``method``, ``kernel`` (by name), ``padding_mode`` and ``first_level``.
         interaction: convolutions that get a filter of two levels, the second of which starts at zero: ``"all"``,
             patterns of names (``["layer4.*.conv2"]``), a function of name and module, or ``n`` for the first of every
             ``n``. Only plain ``nn.Conv1d``, ``2d`` and ``3d`` can be chosen.

@@ -101,7 +101,7 @@ def export(
         normalise: put the input normalisation of the network's :class:`~scalespaces.models.Card` into the graph.
 
     Returns:
-        What was written. The file's outputs have names: ``output`` for a single tensor, ``level_0`` and so on for
+        What was written. The file's outputs are called ``output`` for a single tensor, ``level_0`` and so on for
         levels, keys and numbers for nests. Its metadata holds the card (``scalespaces`` in ONNX, the extra file
         ``scalespaces.json`` in a ``.pt2``).
     """

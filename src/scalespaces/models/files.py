@@ -57,7 +57,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     of their names. The file appears whole or not at all.
 
     Args:
-        model: made by :func:`~scalespaces.models.create` or :func:`scalespaces.convert`.
+        model: made by :func:`~scalespaces.models.create` or :func:`~scalespaces.models.convert`.
         path: of the file; folders above it are created.
     """
     from importlib.metadata import version

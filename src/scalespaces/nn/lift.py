@@ -14,7 +14,7 @@ from scalespaces.theory import Base, Kernel, PaddingMode, check_base
 
 
 class Lift(nn.Module):
-    """Lift images to scale-spaces; arguments as in :func:`scalespaces.lift`.
+    """Lift images to scale-spaces; arguments as in :func:`~scalespaces.functional.lift`.
 
     The kernels are buffers: they follow ``.to()``, if not to half precision, and stay out of checkpoints.
 
@@ -75,7 +75,7 @@ class Lift(nn.Module):
         return apply_lift(image, self.plan, [self._taps(index) for index in range(len(self.plan.stages))])
 
     def downscale(self, image: Tensor, n: int = 1, method: str = "cascade") -> Tensor:
-        """Downscale an image as this lift does: see :func:`scalespaces.downscale`."""
+        """Downscale an image as this lift does: see :func:`~scalespaces.functional.downscale`."""
         return downscale(image, n, self.base, self.zero_scale, self.kernel, method, self.padding_mode, self.truncation)
 
     def extra_repr(self) -> str:

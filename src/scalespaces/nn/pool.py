@@ -116,7 +116,7 @@ class ScalePool(nn.Module):
 
 
 class Resample(nn.Module):
-    """Bring all levels to the grid of level 0, or to ``size`` pixels of the image; see :func:`scalespaces.resample`."""
+    """Bring all levels to one grid, of level 0 or of ``size`` pixels: :func:`~scalespaces.functional.resample`."""
 
     def __init__(self, size: int | Sequence[int] | None = None) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Resample(nn.Module):
 
 
 class FeaturePyramid(nn.Module):
-    """The levels as a dictionary, for heads on feature pyramids; see :func:`scalespaces.feature_pyramid`."""
+    """The levels as a dictionary, for heads on pyramids: :func:`~scalespaces.functional.feature_pyramid`."""
 
     def forward(self, input: ScaleSpace) -> dict[str, Tensor]:
         """Take apart."""

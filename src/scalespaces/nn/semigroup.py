@@ -24,8 +24,8 @@ class SemigroupConv(nn.Module):
         out_channels: channels of the output.
         semigroup: how elements compose and act.
         kernel_size: the window of the filters, an integer for each axis of the signal. It lies where
-            :meth:`Semigroup.window` puts it, on the first points unless the semigroup says otherwise: one whose
-            elements do not move the signal needs a window as large as the signal to see all of it.
+            :meth:`~scalespaces.functional.Semigroup.window` puts it, on the first points unless the semigroup says
+            otherwise: one whose elements do not move the signal needs a window as large as the signal to see all of it.
         bias: one number per output channel.
 
     Shape:

@@ -220,7 +220,7 @@ class Alpha(Kernel):
 
     The semigroup holds exactly for the transfer function, so also for the infinite kernel on the integers. For
     :math:`\alpha = 1` this is the band-limited Gaussian of variance t. For :math:`\alpha < 1` there is no variance:
-    taps decay as :math:`|x|^{-1-2\alpha}` and truncation cuts real mass off (:meth:`cut_mass`: 8 % for 1/2 at
+    taps decay as :math:`|x|^{-1-2\alpha}` and truncation cuts real mass off (:meth:`~Kernel.cut_mass`: 8 % for 1/2 at
     the default radius).
 
     Example:

@@ -21,8 +21,8 @@ class ModelOptions:
     """Which network to train: one by name, one from a file, or any other, converted.
 
     Args:
-        name: as `scalespaces models` lists them.
-        arguments: of that network, see `scalespaces info NAME`; or of the source. num_classes and in_channels follow
+        name: as ``scalespaces models`` lists them.
+        arguments: of that network, see ``scalespaces info NAME``; or of the source. num_classes and in_channels follow
             from the data where left out.
         file: a safetensors file to start from, with the network and its weights; of a converted network, beside source.
         source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model.

@@ -138,7 +138,7 @@ def jitter(
 ) -> tuple[Tensor, Tensor]:
     """Scale jitter: show every image of a batch larger or smaller, by a factor of its own, on the same canvas.
 
-    Factors are functions of the seed, the epoch and the sample's index alone; see :func:`draw_scales` and :func:`zoom`.
+    Factors are functions of the seed, the epoch and the sample's index alone; see :func:`zoom`.
 
     Args:
         images: ``(B, C, H, W)``, floating point.
