@@ -3,16 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-import torch
-
-try:
-    import_module("torchvision")
-except RuntimeError:
-    # torchvision's compiled half is built for another torch than the CPU's and does not load; its Python half then
-    # stumbles over operators that only detectors use.
-    for name in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import_module("torchvision")
+import_module("torchvision_stub")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
