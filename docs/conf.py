@@ -1,0 +1,103 @@
+"""The site, built by make docs: Markdown that also reads as it is, tutorials that are scripts, docstrings."""
+
+import os
+import re
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import scalespaces
+
+os.environ["MPLBACKEND"] = "Agg"
+HERE = Path(__file__).resolve().parent
+if find_spec("torchvision") is not None:  # the page on timm needs it; other pages and a build without galleries do not
+    sys.path.append(str(HERE.parent / "tests"))
+    import_module("torchvision_stub")
+
+project = "scalespaces"
+author = "The scalespaces authors"
+project_copyright = author
+version = release = scalespaces.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["tutorial", "figures"]  # sphinx-gallery makes pages of them in docs/gallery
+highlight_language = "none"
+default_role = "py:obj"
+nitpicky = True
+nitpick_ignore_regex = [  # what others document, and type variables
+    ("py:.*", r"(torch|numpy|np|scipy|lightning|pl|torchmetrics|matplotlib|collections|pathlib|os|typing|abc)\..*"),
+    ("py:class", r"ArrayLike|Figure|csr_array|.*\.(Element|Field|Value)"),
+]
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4  # as on GitHub
+
+autodoc_default_options = {"members": True, "member-order": "bysource", "exclude-members": "extra_repr"}
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 100
+napoleon_custom_sections = ["Shape"]
+napoleon_use_ivar = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": ["tutorial", "figures"],
+    "gallery_dirs": ["gallery/tutorial", "gallery/figures"],
+    "filename_pattern": r"\.py$",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "write_computation_times": False,
+    "min_reported_time": 1e9,
+    "show_signature": False,
+    "image_srcset": ["2x"],
+}
+
+html_theme = "furo"
+html_title = "scalespaces"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+# MathJax comes with the site: pages ask nobody else for anything.
+_mathjax = find_spec("sphinx-mathjax-offline")
+if _mathjax is None or _mathjax.origin is None:
+    raise ImportError("formulas need sphinx-mathjax-offline: pip install 'scalespaces[docs]'")
+html_static_path.append(str(Path(_mathjax.origin).parent / "static" / "mathjax" / "tex-svg.js"))
+mathjax_path = "tex-svg.js"
+
+
+def read_as_github(app: Any, docname: str, source: list[str]) -> None:
+    """Read formulas as GitHub writes them; link code to the reference, scripts to their pages, folders to nothing."""
+    page = Path(app.env.doc2path(docname))
+    if page.suffix != ".md":
+        return
+
+    def without_folder(link: re.Match[str]) -> str:
+        return link[1] if (page.parent / link[2]).is_dir() else link[0]
+
+    text = re.sub(r"\$`([^`]+)`\$", r"$\1$", source[0])
+    text = re.sub(r"\[`(scalespaces(?:\.\w+)+)`\]\((?:\.\./)+src/[\w/.]+\)", r"{py:obj}`\1`", text)
+    text = re.sub(
+        r"\]\(((?:\.\./)*)(tutorial|figures)(?:/(\w+)\.py)?\)",
+        lambda link: f"]({link[1]}gallery/{link[2]}/{link[3] or 'index'}.rst)",
+        text,
+    )
+    source[0] = re.sub(r"\[([^]\[]+)\]\(((?:\.\./)+[\w/.]+)\)", without_folder, text)
+
+
+def setup(app: Any) -> None:
+    """Connect what is above."""
+    app.connect("source-read", read_as_github)
