@@ -22,31 +22,31 @@ from scalespaces.theory import blur_variance
 # %%
 # Lift an image
 # -------------
-# Images are tensors ``(batch, channels, height, width)``, as everywhere in PyTorch. ``lift`` makes a ``ScaleSpace`` of
-# one: a tensor for each level, and where its samples lie.
+# Images are tensors ``(batch, channels, height, width)``, as everywhere in PyTorch. ``lift`` makes a ``ScaleSpace``
+# of one: a tensor for each level, and where its samples lie.
 
 image = photograph()
 space = lift(image, num_levels=5)
 print(space)
 
 # %%
-# What you see: level 0 is the photograph. Each further level has the detail of an image half the size of the one before.
-# Lettering goes first, then the features of the face; at level 4 only large shapes are left.
+# What you see: level 0 is the photograph. Each further level has the detail of an image half the size of the one
+# before. Lettering goes first, then the features of the face; at level 4 only large shapes are left.
 
 figure = plot_scale_space(space, zero_scale=0.25, into=plt.figure())
 
 # %%
 # How much blur?
 # --------------
-# An image comes with some blur of its own, because each of its pixels saw a patch of the world and not a point. Call its
-# variance the *zero-scale*, :math:`s_0`; the paper takes 1/4, a standard deviation of half a pixel. Make the image
-# :math:`2^k` times smaller, and its own blur shrinks with it. To have again the blur of an ordinary image, it must be
-# blurred *before*, with variance
+# An image comes with some blur of its own, because each of its pixels saw a patch of the world and not a point. Call
+# its variance the *zero-scale*, :math:`s_0`; the paper takes 1/4, a standard deviation of half a pixel. Make the
+# image :math:`2^k` times smaller, and its own blur shrinks with it. To have again the blur of an ordinary image, it
+# must be blurred *before*, with variance
 #
 # .. math:: t_k = s_0 \, (4^k - 1).
 #
-# That is all that level :math:`k` is: the image, blurred by a Gaussian of variance :math:`t_k`. Variances of Gaussians
-# add up, so one may also get there from level to level.
+# That is all that level :math:`k` is: the image, blurred by a Gaussian of variance :math:`t_k`. Variances of
+# Gaussians add up, so one may also get there from level to level.
 
 for k in range(5):
     print(f"level {k}: 1/{2**k} of the size, blurred by {blur_variance(2**k, zero_scale=0.25) ** 0.5:.2f} pixels")
@@ -104,15 +104,15 @@ for name, levels in {"dense": space, "pyramid": pyramid}.items():
 # %%
 # Downscaling is a shift along the levels
 # ---------------------------------------
-# Now halve the image and lift it. Level 0 of the small image is a picture of half the size with the usual blur, which is
-# what level 1 of the large one is, read at every second pixel. So is level 1 what was level 2, and so on:
+# Now halve the image and lift it. Level 0 of the small image is a picture of half the size with the usual blur, which
+# is what level 1 of the large one is, read at every second pixel. So is level 1 what was level 2, and so on:
 #
 # .. math:: \text{lift}(D f)_k = \text{lift}(f)_{k+1}, \qquad D \text{: blur and take every second pixel}.
 #
-# ``scale_shift`` does the right-hand side. How equal are the two sides? That depends on how levels are made. *Direct*,
-# the paper's way, blurs each level from the image with one large Gaussian. *Cascade* makes each level of the one before,
-# with :math:`D`. Blurs of sampled images are not quite those of theory, so in the direct lift the sides differ a little.
-# In a cascade on a pyramid, both sides are the same computation.
+# ``scale_shift`` does the right-hand side. How equal are the two sides? That depends on how levels are made.
+# *Direct*, the paper's way, blurs each level from the image with one large Gaussian. *Cascade* makes each level of
+# the one before, with :math:`D`. Blurs of sampled images are not quite those of theory, so in the direct lift the
+# sides differ a little. In a cascade on a pyramid, both sides are the same computation.
 
 
 def difference(method: str, sampling: str) -> float:
@@ -129,13 +129,13 @@ for method, sampling in [("direct", "dense"), ("cascade", "dense"), ("cascade", 
 assert difference("cascade", "pyramid") == 0
 
 # %%
-# Exactly 0, at every pixel, borders included. (The dense cascade is exact as well, but for borders: an image of even size
-# is mirrored at another place when every second pixel is left.) The price of a pyramid is in translations, which
+# Exactly 0, at every pixel, borders included. (The dense cascade is exact as well, but for borders: an image of even
+# size is mirrored at another place when every second pixel is left.) The price of a pyramid is in translations, which
 # :doc:`/sampling` measures.
 #
 # Where to go next
 # ----------------
-# A change of size is now a shift, and convolutions are good with shifts: :doc:`2_correlation` moves filters along levels
-# as well as across the image.
+# A change of size is now a shift, and convolutions are good with shifts: :doc:`2_correlation` moves filters along
+# levels as well as across the image.
 
 plt.show()

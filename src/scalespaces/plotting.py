@@ -80,7 +80,7 @@ def plot_equivariance(
 
     shifts = sorted({shift for row in rows.values() for table in row for shift in table.rows})
     styles = _styles(shifts)
-    figure = _new_figure(3.4 * width + 1.8, 2.9 * len(rows) + (0.5 if title else 0.2), into)
+    figure = _new_figure(3.05 * width + 1.7, 2.8 * len(rows) + (0.5 if title else 0.2), into)
     panels = figure.subplots(len(rows), width, squeeze=False, sharey="row")
     for (name, row), axes in zip(rows.items(), panels, strict=True):
         for column, ax in enumerate(axes):
@@ -263,7 +263,7 @@ def plot_correlation(
     count = out.num_levels if levels is None else min(check_integer("levels", levels, 1), out.num_levels)
     colours = [_OKABE_ITO[k % len(_OKABE_ITO)] for k in range(out.num_levels)]
     spots = [_nearest(out, k, [(n - 1) / 2 for n in out.sizes(0)]) for k in range(count)]
-    figure = _new_figure(1.9 * (count + 1) + 0.5, 0.95 * max(x.num_levels, out.num_levels) + 0.9, into)
+    figure = _new_figure(2.0 * (count + 1), 5.0, into)
     *panels, last = figure.subplots(1, count + 1, squeeze=False, sharex=True, sharey=True)[0]
     for k, (ax, (row, column)) in enumerate(zip(panels, spots, strict=True)):
         weights = torch.autograd.grad(
@@ -276,6 +276,7 @@ def plot_correlation(
         mark[spot] = 1
     _draw_stack(last, out, "g", marks, colours)
     last.set_title("output $g$", fontsize=11)
+    figure.set_figheight(1.8 * last.viewLim.height / last.viewLim.width + (0.7 if title else 0.4))
     if title:
         figure.suptitle(title)
     return _finish(figure, path)

@@ -1,0 +1,33 @@
+r"""
+Figure 2: what does a scale-space look like?
+============================================
+
+The paper's Figure 2, "A Scale-space": an image and its blurred versions, with scales that are powers of two.
+
+With a path as its argument, this script writes the picture there:
+``python docs/figures/figure_2_scale_space.py docs/images/scale_space.jpg``.
+"""
+
+import sys
+
+import matplotlib.pyplot as plt
+
+from scalespaces import lift
+from scalespaces.data import photograph
+from scalespaces.plotting import plot_scale_space
+
+# %%
+# What you see: five levels of a photograph, twice. Above, the paper's: each level has all pixels. Below, the same
+# levels on grids as coarse as they are smooth, drawn with one pixel as large as another. Above each level stand the
+# size of its grid, the step from sample to sample and the standard deviation of its blur, both in pixels of the
+# image.
+
+image = photograph()
+spaces = {"dense": lift(image, num_levels=5), "pyramid": lift(image, num_levels=5, sampling="pyramid")}
+title = "One photograph, five levels of scale"
+figure = plot_scale_space(spaces, *sys.argv[1:], zero_scale=0.25, title=title, into=plt.figure())
+
+# %%
+# What differs from the paper: it draws a stack in perspective, and has no pyramid.
+
+plt.show()

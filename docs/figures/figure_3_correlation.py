@@ -1,0 +1,43 @@
+r"""
+Figure 3: what does a correlation touch?
+========================================
+
+The paper's Figure 3, "Scale correlation schematic": the same input three times, each time with the samples that one
+level of the output is made of.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+
+from scalespaces import lift
+from scalespaces.nn import ScaleConv2d
+from scalespaces.plotting import plot_correlation
+
+# %%
+# .. math:: g_k(z) = [\psi \star f]_k(z) = \sum_{\ell \ge 0} \sum_y \psi_\ell(y) \, f_{k+\ell}(2^k y + z)
+#
+# Nothing here is drawn by hand. A layer with filters of ones, of 2 levels and 3 x 3 taps, runs on an image of 17 x 17
+# pixels. The output in the middle is differentiated, and samples whose derivative is not 0 are coloured.
+#
+# What you see: from one output level to the next, the taps are twice as far apart, and the filter has climbed by one
+# level. Nothing is made of finer levels than its own. Output level 3, which is not shown, would need a level 4.
+
+layer = ScaleConv2d(1, 1, kernel_size=(2, 3, 3), bias=False)
+nn.init.ones_(layer.weight)
+image = torch.zeros(1, 1, 17, 17)
+title = "dense, as in the paper"
+figure = plot_correlation(layer, lift(image, num_levels=4), levels=3, title=title, into=plt.figure())
+
+# %%
+# The same on a pyramid: each square is a sample, and lies where it lies in the image. The filter is an ordinary one
+# of 3 x 3 neighbours at every level. Its upper half meets a grid twice as coarse, between whose samples it
+# interpolates: there each tap is spread over the samples around it, and samples with less weight are paler.
+
+pyramid = lift(image, num_levels=4, sampling="pyramid")
+figure = plot_correlation(layer, pyramid, levels=3, title="pyramid", into=plt.figure())
+
+# %%
+# What differs from the paper: the colours, one for each output level instead of green filters; and the pyramid.
+
+plt.show()
