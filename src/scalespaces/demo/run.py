@@ -1,0 +1,67 @@
+"""Train, test, measure and look: all of the demonstration, with progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from scalespaces.bench.measure import environment
+from scalespaces.demo import looks
+from scalespaces.demo.result import SIZES, Result
+from scalespaces.demo.study import LARGE, SIDE, SMALL, TTA, Advance, Settings, accuracies, costs, methods, train_all
+
+Begin = Callable[[str, int], Advance]
+"""Say that some work of so many parts begins, and get what to call after each of them."""
+
+
+def run(seeds: Sequence[int], settings: Settings, begin: Begin) -> tuple[Result, nn.Module]:
+    """Do all of it, for every seed; costs and pictures are of the first. Also the first scale-space network."""
+    start = time.perf_counter()
+    facts = environment()
+    trials, accuracy = [], []
+    for seed in seeds:
+        of_seed = f" (seed {seed})" if len(seeds) > 1 else ""
+        names = {"cnn": "CNN", "jitter": "CNN at all sizes", "ours": "scale-space network"}
+        advance = {key: begin(f"training the {name}{of_seed}", settings.steps) for key, name in names.items()}
+        trials.append(train_all(seed, settings, advance))
+        accuracy.append(accuracies(trials[-1], begin(f"testing at {len(SIZES)} sizes{of_seed}", 4 * len(SIZES))))
+    trial = trials[0]
+    cost = costs(trial, settings, begin("measuring time and memory", 3))
+    advance = begin("looking inside", 10)
+    series = []
+    for label in range(10):
+        series.append(looks.series(trial, label))
+        advance()
+    advance, errors = begin("measuring equivariance", 6), []
+    for found in looks.equivariance():
+        errors.append(found)
+        advance()
+    result = Result(
+        seeds=tuple(seeds),
+        methods=methods(accuracy, cost),
+        series=tuple(series),
+        activations=looks.activations(trial, label=5),
+        scale_space=looks.scale_space(),
+        equivariance=tuple(errors),
+        downscalings=looks.downscalings(trial.ours),
+        facts=_facts(settings, facts, time.perf_counter() - start),
+    )
+    return result, trial.ours
+
+
+def _facts(settings: Settings, facts: dict[str, Any], seconds: float) -> dict[str, Any]:
+    names = ("scalespaces", "torch", "python", "cpu", "cores", "threads", "load_average")
+    return {
+        "train_digits": settings.train,
+        "test_digits": settings.test,
+        "epochs": settings.epochs,
+        "side": SIDE,
+        "small_canvas": SMALL,
+        "large_canvas": LARGE,
+        "tta": list(TTA),
+        "seconds": round(seconds, 1),
+        **{name: facts[name] for name in names},
+    }

@@ -1,0 +1,199 @@
+"""Train networks on digits of one size, and test them at others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces import models
+from scalespaces.bench.measure import peak_memory, ratios, take_turns
+from scalespaces.data.scales import digits, rescale, split_classes
+from scalespaces.demo.result import SIZES, TRAINED, Cost, Method
+from scalespaces.train.levels import Supervision, supervise
+from scalespaces.train.scales import MultiScale, draw_scales
+
+SIDE = 24  # pixels of a digit of size 1
+SMALL, LARGE = 72, 112  # sides of the canvases: for digits of size 1, and for all sizes
+TTA = (0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)  # scales of test-time augmentation, as is usual for Cityscapes
+
+_CNN = {"channels": (16, 32, 32, 64), "kernel_size": 3, "grid": 1, "hidden": 64, "dropout": 0.3}
+_LEVELS = {"num_levels": 7, "base": 2**0.5, "sampling": "pyramid", "method": "cascade", "scale_pool": "logsumexp"}
+
+Advance = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is done: digits to learn from and to test with, epochs, and rounds of timing."""
+
+    train: int = 1297
+    test: int = 500
+    epochs: int = 12
+    batch_size: int = 64
+    rounds: int = 7
+
+    @property
+    def steps(self) -> int:
+        """Training steps of each network."""
+        return self.epochs * max(1, self.train // self.batch_size)
+
+
+QUICK = Settings(train=128, test=20, epochs=1, rounds=1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The networks of a seed, and the digits that none of them has seen."""
+
+    cnn: nn.Module
+    jitter: nn.Module
+    ours: models.ScaleNetwork
+    images: np.ndarray
+    labels: Tensor
+    seed: int
+
+    def methods(self) -> dict[str, nn.Module]:
+        """What is compared, by key."""
+        return {"cnn": self.cnn, "tta": MultiScale(self.cnn, TTA), "jitter": self.jitter, "ours": self.ours}
+
+
+def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[int] | None = None) -> Tensor:
+    """Digits at these sizes on a black canvas: anywhere they fit, as the key decides, or in the middle without one.
+
+    Shape:
+        - images: :math:`(N, 8, 8)`, uint8
+        - Output: :math:`(N, 1, H, W)`, from 0 to 1
+    """
+    generator = np.random.default_rng(key)
+    shown = np.empty((len(images), canvas, canvas), dtype=np.uint8)
+    for n, (image, size) in enumerate(zip(images, sizes, strict=True)):
+        room = max(0.0, canvas - SIDE * size) / 2 * (key is not None)
+        top, left = generator.uniform(-room, room, 2)
+        shown[n] = rescale(image, SIDE * size / image.shape[-1], canvas, (top, left))
+    return torch.from_numpy(shown).unsqueeze(1).float().div(255)
+
+
+def train_all(seed: int, settings: Settings, advance: Mapping[str, Advance]) -> Trial:
+    """Train the plain CNN, the same with scale jitter, and the scale-space network; equal in parameters and recipe."""
+    images, labels = digits()
+    learned, tested = split_classes(labels, (settings.train, settings.test), seed)
+    answers = torch.from_numpy(labels)
+    networks: dict[str, nn.Module] = {}
+    for key in ("cnn", "jitter", "ours"):
+        torch.manual_seed(seed)
+        networks[key] = models.create("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create("cnn", **_CNN)
+        batches = _batches(images[learned], answers[learned], key == "jitter", seed, settings)
+        _train(networks[key], batches, settings.steps, "mean" if key == "ours" else "answer", advance[key])
+    ours: Any = networks["ours"]
+    ours.card = models.Card(classes=[str(digit) for digit in range(10)])
+    return Trial(networks["cnn"], networks["jitter"], ours, images[tested], answers[tested], seed)
+
+
+def _batches(
+    images: np.ndarray, labels: Tensor, jitter: bool, seed: int, settings: Settings
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every epoch shows the digits in other places, in another order and, with jitter, at other sizes."""
+    for epoch in range(settings.epochs):
+        sizes = [TRAINED] * len(images)
+        if jitter:
+            sizes = draw_scales(range(len(images)), epoch, seed, SIZES[0], SIZES[-1]).tolist()
+        shown = show(images, sizes, LARGE if jitter else SMALL, (seed, epoch))
+        order = torch.from_numpy(np.random.default_rng((seed, epoch, 1)).permutation(len(images)))
+        for batch in order.split(settings.batch_size)[: settings.steps // settings.epochs]:
+            yield shown[batch], labels[batch]
+
+
+def _train(
+    network: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], steps: int, how: Supervision, advance: Advance
+) -> None:
+    optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, steps, pct_start=0.1)
+    network.train()
+    for images, labels in batches:
+        optimiser.zero_grad()
+        (supervise(network, images, labels, how) / len(labels)).backward()
+        optimiser.step()
+        schedule.step()
+        advance()
+    network.eval()
+
+
+@torch.inference_mode()
+def accuracies(trial: Trial, advance: Advance) -> dict[str, tuple[float, ...]]:
+    """The share of right answers of each method, at every size."""
+    found: dict[str, list[float]] = {key: [] for key in trial.methods()}
+    for size in SIZES:
+        batches = show(trial.images, [size] * len(trial.images), LARGE, (trial.seed, 2)).split(50)
+        for key, method in trial.methods().items():
+            answers = torch.cat([method(batch).argmax(1) for batch in batches])
+            found[key].append((answers == trial.labels).double().mean().item())
+            advance()
+    return {key: tuple(rows) for key, rows in found.items()}
+
+
+def costs(trial: Trial, settings: Settings, advance: Advance) -> dict[str, Cost]:
+    """What the methods cost, all taking turns: ratios to the plain CNN, medians over rounds."""
+    few = 32
+    large = show(np.resize(trial.images, (few, 8, 8)), [TRAINED] * few, LARGE, (trial.seed, 3))
+    small = show(np.resize(trial.images, (few, 8, 8)), [TRAINED] * few, SMALL, (trial.seed, 3))
+    target = torch.zeros(few, dtype=torch.long)
+
+    def ask(method: nn.Module) -> Callable[[], Tensor]:
+        def step() -> Tensor:
+            with torch.inference_mode():
+                return method(large)
+
+        return step
+
+    def learn(network: nn.Module, images: Tensor) -> Callable[[], None]:
+        def step() -> None:
+            F.cross_entropy(network(images), target).backward()
+            network.zero_grad()
+
+        return step
+
+    asked = {key: ask(method) for key, method in trial.methods().items()}
+    learned = {
+        "cnn": learn(trial.cnn, small),
+        "jitter": learn(trial.jitter, large),
+        "ours": learn(trial.ours, small),
+    }
+    seconds = []
+    for steps in (asked, learned):
+        seconds.append(take_turns(steps, settings.rounds))
+        advance()
+    memory = [{key: peak_memory(step) for key, step in steps.items()} for steps in (asked, learned)]
+    advance()
+    found = {}
+    for key in asked:
+        trained = "cnn" if key == "tta" else key  # test-time augmentation is the CNN's own, trained as that is
+        found[key] = Cost(
+            parameters=sum(p.numel() for p in (trial.cnn if key == "tta" else getattr(trial, key)).parameters()),
+            predict=ratios(seconds[0][key], seconds[0]["cnn"]).median,
+            predict_memory=memory[0][key] / memory[0]["cnn"],
+            train=ratios(seconds[1][trained], seconds[1]["cnn"]).median,
+            train_memory=memory[1][trained] / memory[1]["cnn"],
+        )
+    return found
+
+
+_NAMES = {
+    "cnn": ("CNN", "a plain CNN, trained at size 1"),
+    "tta": (
+        "CNN + TTA",
+        f"the same CNN with test-time augmentation: asked at {len(TTA)} scales of the image, answers averaged",
+    ),
+    "jitter": ("CNN, all sizes", "the same CNN, trained with scale jitter: it has seen every size"),
+    "ours": ("scale-space", "the same parameters on seven levels half an octave apart, trained at size 1"),
+}
+
+
+def methods(accuracy: Sequence[dict[str, tuple[float, ...]]], cost: dict[str, Cost]) -> tuple[Method, ...]:
+    """What is compared, with the accuracies of every seed."""
+    return tuple(Method(key, *_NAMES[key], tuple(row[key] for row in accuracy), cost[key]) for key in _NAMES)
