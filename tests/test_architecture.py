@@ -21,9 +21,18 @@ LOWER = {  # part: the parts of ours it may import, beside itself
     "plotting": {"_extras", "_files", "theory", "functional", "testing"},
 }
 LOWER["bench"] = {"_extras", "_files", "theory", "functional", "nn", "models", "data", "plotting"}
+LOWER["app"] = LOWER["bench"] | {"testing", "train"}
+LOWER["demo"] = LOWER["bench"] | {"testing", "train", "bench"}
 LOWER["cli"] = set(LOWER) | {""}
 LOWER["__main__"] = {"cli"}
-LOWER[""] = set(LOWER) - {"cli", "__main__", "plotting", "bench"}  # the export list, scalespaces/__init__.py
+LOWER[""] = set(LOWER) - {
+    "cli",
+    "__main__",
+    "plotting",
+    "bench",
+    "app",
+    "demo",
+}  # the export list, scalespaces/__init__.py
 
 
 def imports(module: str, is_package: bool, source: str) -> set[str]:

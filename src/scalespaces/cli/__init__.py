@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 import scalespaces
-from scalespaces.cli import bench, data, equivariance, evaluate, export, models, predict, train
+from scalespaces.cli import app, bench, data, demo, equivariance, evaluate, export, models, predict, train
 from scalespaces.cli._arguments import Parser
 
-COMMANDS = (equivariance, models, export, data, train, evaluate, predict, bench)
+COMMANDS = (demo, equivariance, models, export, data, train, evaluate, predict, bench, app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
