@@ -25,14 +25,8 @@ LOWER["app"] = LOWER["bench"] | {"testing", "train"}
 LOWER["demo"] = LOWER["bench"] | {"testing", "train", "bench"}
 LOWER["cli"] = set(LOWER) | {""}
 LOWER["__main__"] = {"cli"}
-LOWER[""] = set(LOWER) - {
-    "cli",
-    "__main__",
-    "plotting",
-    "bench",
-    "app",
-    "demo",
-}  # the export list, scalespaces/__init__.py
+# The export list, scalespaces/__init__.py.
+LOWER[""] = set(LOWER) - {"cli", "__main__", "plotting", "bench", "app", "demo"}
 
 
 def imports(module: str, is_package: bool, source: str) -> set[str]:
