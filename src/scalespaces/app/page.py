@@ -17,13 +17,8 @@ from scalespaces.app.explore import MOST_LEVELS, lift_arguments, scale_space
 from scalespaces.app.images import Picture, first_picture, read_picture
 from scalespaces.app.predictions import CLOSEST, FARTHEST, Loaded, load_network, over_zooms, predict
 from scalespaces.functional.lift import METHODS
+from scalespaces.theory import KERNELS
 
-_KERNELS = {
-    "discrete Gaussian": "discrete_gaussian",
-    "sampled Gaussian": "sampled_gaussian",
-    "binomial": "binomial",
-    "alpha = 1/2, Poisson": "alpha",
-}
 _HEADER = """<header class="ss-header"><h1>scalespaces</h1>
 <p>An image at every scale: its levels, what they cost, and how exactly networks on them follow a change of size.</p>
 </header>"""
@@ -153,7 +148,12 @@ def _add_image(gr: Any, shown: Any, picture: Picture) -> None:
 def _add_lift(gr: Any) -> list[Any]:
     """The fields of a lift, in the order of :func:`~scalespaces.app.explore.lift_arguments`."""
     with gr.Accordion("Lift of the first two tabs", open=True):
-        kernel = gr.Dropdown(list(_KERNELS.items()), value="discrete_gaussian", label="Kernel", info="family of blurs")
+        kernel = gr.Dropdown(
+            [(name.replace("_", " "), name) for name in KERNELS],
+            value="discrete_gaussian",
+            label="Kernel",
+            info="family of blurs; alpha is the Poisson kernel",
+        )
         with gr.Row():
             base = gr.Dropdown(
                 ["2", "√2", "3/2", "3"],

@@ -1,0 +1,139 @@
+"""The errors are those of the library, and the sentence says what is exact, and why or why not."""
+
+import numpy as np
+import pytest
+import torch
+
+from scalespaces.app.errors import LAYERS, LIFT, LOADED, NETWORKS, equivariance, random_layers
+from scalespaces.app.predictions import load_network
+from scalespaces.data import photograph
+from scalespaces.models import Card
+from scalespaces.testing import equivariance_error
+
+IMAGE = photograph(140)
+
+
+@pytest.mark.parametrize("network", [LIFT, *LAYERS])
+@pytest.mark.parametrize("method", ["direct", "cascade"])
+def test_errors_are_those_of_the_library(arguments, network, method):
+    made = arguments(method=method, num_levels=5)
+    found = equivariance(IMAGE, made, network, 65)
+    layers = LAYERS.get(network, 0)
+    cut = IMAGE[..., 37:102, 37:102].double()
+    expected = equivariance_error(random_layers(layers, made).double(), cut, downscaling=method)
+    np.testing.assert_array_equal(found.table.errors, expected.errors)
+    assert (found.boundary, found.size, found.network) == (5 - layers, (65, 65), network)
+    assert found.sentence.startswith("Exact: " if method == "cascade" else "Not exact: ")
+    assert np.isfinite(found.before).all()
+    assert found.before.size
+
+
+@pytest.mark.parametrize(
+    ("fields", "reasons"),
+    [
+        ({}, ["Exact: errors are 0"]),
+        ({"sampling": "dense"}, ["Exact", "rounding"]),
+        ({"sampling": "oversampled"}, ["Exact", "rounding"]),
+        ({"base": "√2"}, ["Exact", "rounding"]),
+        ({"base": "3/2", "sampling": "dense"}, ["Not exact", "do not lie on whole pixels"]),
+        ({"base": "3", "sampling": "oversampled"}, ["Not exact", "do not lie on whole pixels"]),
+        ({"method": "direct"}, ["Not exact", "blurs the image anew"]),
+        ({"first_level": -1}, ["Not exact", "finer than the image"]),
+        ({"kernel": "binomial", "zero_scale": "1/2"}, ["Exact"]),
+        ({"kernel": "alpha"}, ["Exact"]),
+    ],
+)
+def test_the_sentence_says_why(arguments, fields, reasons):
+    sentence = equivariance(IMAGE, arguments(**fields), LIFT, 129).sentence
+    assert [reason for reason in reasons if reason not in sentence] == []
+    assert sentence.count("Not exact") + sentence.count("Exact: ") == 1
+
+
+def test_borders_count_where_the_last_pixels_differ(arguments):
+    """An image too small to end at a pixel of every level: reflections differ, and the sentence says so."""
+    found = equivariance(IMAGE[..., :10, :10], arguments(sampling="dense"), LIFT, 129)
+    assert found.size == (9, 9)
+    assert "Exact" in found.sentence
+    found = equivariance(IMAGE[..., :8, :8], arguments(sampling="dense"), LIFT, 129)
+    assert found.size == (8, 8)
+    assert "Not exact" in found.sentence
+    assert "end at different pixels" in found.sentence
+
+
+@pytest.mark.parametrize("window", ["plain", "dilated"])
+@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+def test_poolings_of_a_network_are_a_reason(arguments, saved, window, sampling):
+    path = saved("s_cnn", num_levels=3, base=2.0, sampling=sampling, window=window)
+    found = equivariance(IMAGE, arguments(num_levels=2), LOADED, 65, load_network(path))
+    exact = window == "dilated" or sampling == "pyramid"
+    assert found.sentence.startswith("Exact: " if exact else "Not exact: ")
+    assert ("poolings" in found.sentence) == (not exact)
+    assert found.table.levels == (0, 1, 2)  # its own levels, not those of the fields
+
+
+def test_a_loaded_network_sees_grey_and_normalised_images(arguments, saved):
+    path = saved("s_cnn", Card(mean=[0.4], std=[0.2]), sampling="pyramid")
+    loaded = load_network(path)
+    seen = loaded.see(IMAGE)
+    torch.testing.assert_close(
+        seen[0, 0], ((IMAGE[0] * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0) - 0.4) / 0.2
+    )
+    assert equivariance(IMAGE, arguments(), LOADED, 65, loaded).sentence.startswith("Exact")
+    assert next(loaded.model.parameters()).dtype == torch.float32  # it was a copy that was measured
+
+
+def test_entries_past_the_last_level_are_counted_apart(arguments):
+    found = equivariance(IMAGE, arguments(), "1 random layer", 65)
+    assert found.before.max() == 0
+    assert np.nanmax(found.table.errors) > 0.1
+    assert found.sentence.endswith("3 entries, shown pale, reached past the last level.")
+    found = equivariance(IMAGE, arguments(), "3 random layers", 65)
+    assert found.before.size == 0
+    assert "5 levels would leave some" in found.sentence
+    assert equivariance(IMAGE, arguments(num_levels=5), "3 random layers", 65).before.size
+
+
+def test_an_untrained_network_uses_the_fields(arguments):
+    found = equivariance(IMAGE, arguments(num_levels=3), "s_cnn, untrained", 129)
+    assert found.network == "s_cnn, untrained"
+    assert found.table.levels == (0, 1, 2)
+    assert found.sentence.startswith("Exact")
+
+
+@pytest.mark.parametrize(
+    ("network", "fields", "message"),
+    [
+        (LIFT, {"num_levels": 1}, "choose 2 levels or more"),
+        (LOADED, {}, "no network is loaded; drop a .safetensors file"),
+        ("s_cnn, untrained", {"kernel": "binomial", "zero_scale": "1/2"}, "discrete Gaussian"),
+        ("s_resnet, untrained", {"num_levels": 5}, "takes images of .* pixels or more"),
+        ("nonsense", {}, "network is one of"),
+        (LIFT, {"num_levels": 12}, "too many for an image of"),
+    ],
+)
+def test_what_cannot_be_measured(arguments, network, fields, message):
+    with pytest.raises(ValueError, match=message):
+        equivariance(IMAGE, arguments(**fields), network, 65)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_pixel_is_too_small_for_every_network(arguments, network):
+    with pytest.raises(ValueError, match=r"image|loaded"):
+        equivariance(torch.rand(1, 3, 1, 1), arguments(), network)
+
+
+def test_progress_is_reported(arguments):
+    seen = []
+    equivariance(IMAGE, arguments(), LIFT, 65, report=lambda done, all: seen.append((done, all)))
+    assert seen[0] == (0, 4)
+    assert seen[-1] == (4, 4)
+    assert seen == sorted(seen)
+
+
+def test_the_random_state_is_left_alone(arguments):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    equivariance(IMAGE, arguments(), "2 random layers", 65)
+    equivariance(IMAGE, arguments(num_levels=2), "s_cnn, untrained", 65)
+    torch.testing.assert_close(torch.rand(2), expected)

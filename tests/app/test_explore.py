@@ -1,0 +1,166 @@
+"""Fields become lifts or messages; levels and costs are the library's."""
+
+import math
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+import scalespaces
+from scalespaces.app.explore import (
+    MOST_LEVELS,
+    check_size,
+    lift_arguments,
+    measure,
+    multiply_adds,
+    number,
+    scale_space,
+    whole,
+)
+from scalespaces.data import photograph
+from scalespaces.nn import Lift
+from scalespaces.theory import KERNELS
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2", 2), (" 0.25 ", 0.25), ("1/4", 0.25), ("3 / 2", 1.5), ("√2", 2**0.5), ("√1/4", 0.5), (3, 3), (1e3, 1000)],
+)
+def test_numbers_as_people_write_them(text, value):
+    assert number("base", text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", None, "two", "0,5", "1/0", "nan", "inf", "√-1", "√", "1e999", "2**0.5", "[2]", "x" * 99]
+)
+def test_what_is_no_number(text):
+    with pytest.raises(ValueError, match=r"^base must be a number such as 2, 0\.25, 1/4 or √2, got '.{0,40}'$"):
+        number("base", text)
+
+
+@pytest.mark.parametrize("value", [0, 13, 2.5, -1, None])
+def test_what_is_no_whole_number(value):
+    with pytest.raises(ValueError, match="levels must be"):
+        whole("levels", value, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"base": "1"}, "base must be a finite number > 1"),
+        ({"base": "0.5"}, "base must be a finite number > 1"),
+        ({"zero_scale": "-1"}, "zero_scale must be a finite number >= 0"),
+        ({"num_levels": 0}, "levels must be a whole number from 1 to 12, got 0"),
+        ({"num_levels": 2, "first_level": -2}, "first level must be a whole number from -1 to 0, got -2"),
+        ({"sampling": "oversampled", "oversampling": 0.5}, "oversampling must be 1 .* or more, got 0.5"),
+        ({"sampling": "oversampled", "oversampling": None}, "oversampling must be a number"),
+        ({"num_levels": None}, "levels must be a number"),
+    ],
+)
+def test_fields_that_make_no_lift(arguments, fields, message):
+    with pytest.raises(ValueError, match=message):
+        arguments(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "size", "message"),
+    [
+        ({"num_levels": 4}, (1, 1), r"4 levels of base 2 are too many for an image of 1 × 1 .* choose 1 at most"),
+        ({"num_levels": 6}, (16, 300), r"of 300 × 16 pixels.* choose 5 at most"),
+        ({"base": "1e300", "num_levels": 12}, (64, 64), "choose 1 at most"),
+        ({"num_levels": 12, "base": "1e308", "first_level": -3}, (64, 64), "choose 4 at most"),
+        ({"num_levels": 4, "first_level": -3}, (1024, 1024), "levels from -3 on make too many samples"),
+        ({"num_levels": 4, "base": "1e200", "first_level": -3}, (64, 64), "levels from -3 on make too many samples"),
+        ({"zero_scale": "1e300"}, (64, 64), "would be blurred over .* choose fewer levels"),
+    ],
+)
+def test_lifts_that_images_cannot_take(arguments, fields, size, message):
+    with pytest.raises(ValueError, match=message):
+        scale_space(torch.rand(1, 3, *size), arguments(**fields))
+
+
+def test_the_number_of_levels_it_advises_works(arguments):
+    with pytest.raises(ValueError, match="choose 7 at most"):
+        check_size(arguments(num_levels=8, first_level=-1), (32, 40))
+    check_size(arguments(num_levels=7, first_level=-1), (32, 40))
+
+
+@given(
+    kernel=st.sampled_from([*KERNELS, "nonsense"]),
+    base=st.one_of(st.floats(allow_nan=True), st.sampled_from(["2", "√2", "3/2", "", "1/0"])),
+    zero_scale=st.one_of(st.floats(-1, 1e9), st.sampled_from(["1/4", "1/2", "x"])),
+    num_levels=st.one_of(st.integers(-2, MOST_LEVELS + 2), st.none(), st.floats(0, 9)),
+    first_level=st.integers(-4, 1),
+    sampling=st.sampled_from(["dense", "oversampled", "pyramid", "none"]),
+    oversampling=st.one_of(st.none(), st.floats(-1, 9)),
+    method=st.sampled_from(["direct", "cascade", "other"]),
+    size=st.tuples(st.integers(1, 24), st.integers(1, 24)),
+)
+def test_any_fields_make_a_scale_space_or_a_message(size, **fields):
+    levels, message = [], ""
+    try:
+        levels, _ = scale_space(torch.rand(1, 3, *size), lift_arguments(**fields))
+    except ValueError as error:
+        message = str(error)
+    assert levels or re.search("got|choose", message)
+    assert all(level.pixels.isfinite().all() for level in levels)
+
+
+@pytest.mark.parametrize("sampling", ["dense", "oversampled", "pyramid"])
+@pytest.mark.parametrize("method", ["direct", "cascade"])
+@pytest.mark.parametrize("base", ["2", "√2", "3/2"])
+def test_levels_are_those_of_the_library(arguments, base, method, sampling):
+    image, made = photograph(40), arguments(base=base, method=method, sampling=sampling, num_levels=5, first_level=-1)
+    levels, cost = scale_space(image, made)
+    space = scalespaces.lift(image, **made)
+    assert [level.number for level in levels] == [-1, 0, 1, 2, 3]
+    for level, expected, step in zip(levels, space.levels, space.steps, strict=True):
+        torch.testing.assert_close(level.pixels, expected[0])
+        assert (level.step, level.size) == (step, (expected.shape[3], expected.shape[2]))
+    c = number("base", base)
+    blurs = [level.blur for level in levels]
+    assert blurs[0] is None
+    assert blurs[1:] == pytest.approx([math.sqrt(0.25 * (c ** (2 * k) - 1)) for k in range(4)])
+    assert [level.taps is None for level in levels] == [True, True, False, False, False]
+    assert cost.ratio == pytest.approx(cost.samples / 1600)
+    assert cost.milliseconds > 0 < cost.convolution
+
+
+@pytest.mark.parametrize("sampling", ["dense", "oversampled", "pyramid"])
+@pytest.mark.parametrize("method", ["direct", "cascade"])
+def test_multiply_adds_are_those_that_torch_counts(arguments, method, sampling):
+    """On the meta device a lift runs as plain convolutions, whose operations torch counts."""
+    made = arguments(method=method, sampling=sampling, num_levels=4)
+    lift, image = Lift(**made), torch.rand(1, 3, 48, 33)
+    meta = Lift(**made).to("meta")
+    with FlopCounterMode(display=False) as counter:
+        meta(image.to("meta"))
+    assert multiply_adds(lift.plan, lift(image)) == counter.get_total_flops() // 2
+
+
+def test_times_are_medians_of_turns_and_the_first_does_not_count():
+    now, order, seconds = [0.0], [], iter([0.9, 0.01, 0.03, 0.02, 0.05, 0.04])
+
+    def slow():
+        now[0] += next(seconds)
+        order.append("slow")
+
+    def fast():
+        now[0] += 0.002
+        order.append("fast")
+
+    assert measure([slow, fast], lambda: now[0]) == pytest.approx((30, 2))
+    assert order == ["slow", "fast"] * 6
+
+
+def test_a_slow_lift_is_measured_once():
+    now = [0.0]
+
+    def step():
+        now[0] += 5
+
+    assert measure([step], lambda: now[0]) == (5000,)
+    assert now == [10]

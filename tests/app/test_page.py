@@ -1,0 +1,119 @@
+"""The page is built of local parts, and its handlers turn every error into a line."""
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from command import fails
+
+from scalespaces.app import page
+from scalespaces.cli import app, main
+from scalespaces.theory import KERNELS
+
+
+class Toasts(SimpleNamespace):
+    """The part of gradio that a handler needs."""
+
+    def __init__(self):
+        super().__init__(said=[])
+
+    def Warning(self, message, title):
+        self.said.append(message)
+
+
+@pytest.mark.parametrize("error", [ValueError("no <b> here"), OSError("no <b> here"), ImportError("no <b> here")])
+def test_an_expected_error_is_a_line(error, caplog):
+    def handler(value):
+        raise error
+
+    toasts = Toasts()
+    found = page._guarded(toasts, "status")(handler)(1)
+    assert list(found) == ["status"]  # nothing else on the page changes
+    assert 'role="alert">no &lt;b&gt; here<' in found["status"]
+    assert toasts.said == ["no &lt;b&gt; here"]
+    assert caplog.records == []
+
+
+def test_an_unexpected_error_is_logged_and_a_line(caplog):
+    def handler():
+        raise ZeroDivisionError("by <0>")
+
+    found = page._guarded(Toasts(), "status")(handler)()
+    assert "ZeroDivisionError: by &lt;0&gt;" in found["status"]
+    assert "Traceback" not in found["status"]
+    assert caplog.records[0].levelno == logging.ERROR
+    assert caplog.records[0].exc_info is not None
+
+
+def test_success_clears_the_line():
+    toasts = Toasts()
+    assert page._guarded(toasts, "status")(lambda x: {"out": x})(3) == {"status": "", "out": 3}
+    assert toasts.said == []
+
+
+def test_the_page_is_private_and_asks_nobody(saved):
+    """In a process of its own, because gradio leaves event loops open."""
+    script = """
+import json, sys
+from scalespaces.app.page import build
+from scalespaces.app.predictions import load_network
+blocks = build(loaded=load_network(sys.argv[1]))
+print(json.dumps([blocks.analytics_enabled, blocks.get_config_file()], default=str))
+"""
+    done = subprocess.run([sys.executable, "-c", script, saved("s_cnn")], capture_output=True, text=True, check=True)
+    analytics, config = json.loads(done.stdout)
+    assert analytics is False
+    assert {dependency["api_visibility"] for dependency in config["dependencies"]} == {"private"}
+    values = {c["props"].get("elem_id"): c["props"].get("value") for c in config["components"]}
+    assert values["side"] == 28
+    assert "s_cnn.safetensors" in values["facts"]
+    kernels = next(c["props"] for c in config["components"] if c["props"].get("label") == "Kernel")
+    assert {value for _, value in kernels["choices"]} == set(KERNELS)
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert "pip install 'scalespaces[app]'" in fails(capsys, "app", "--no-browser")
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "x", "1.5"])
+def test_a_port_is_a_number(capsys, port):
+    assert "expected a whole number from 1 to 65535" in fails(capsys, "app", f"--port={port}")
+
+
+def test_a_port_that_is_taken(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        message = fails(capsys, "app", "--no-browser", "--port", str(number))
+    assert f"cannot serve at 127.0.0.1, port {number}: " in message
+    assert "name another with --port" in message
+
+
+def test_the_next_free_port(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(app, "FIRST_PORT", taken.getsockname()[1])
+        assert app._free_port("127.0.0.1", None) > taken.getsockname()[1]
+        monkeypatch.setattr(app, "PORTS", 1)
+        with pytest.raises(ValueError, match=r"any port from .* name another"):
+            app._free_port("127.0.0.1", None)
+
+
+def test_files_that_are_none_end_the_command_at_once(capsys, tmp_path):
+    (tmp_path / "a.png").write_text("words")
+    assert "'a.png' is not an image" in fails(capsys, "app", "--no-browser", "--image", str(tmp_path / "a.png"))
+    assert "a.png' is no safetensors file" in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / "a.png"))
+    assert "does not exist" in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / "none"))
+    assert "cannot serve at 203.0.113.1" in fails(capsys, "app", "--no-browser", "--host", "203.0.113.1")
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["app", "--help"])
+    out = capsys.readouterr().out
+    assert exit.value.code == 0
+    assert "127.0.0.1" in out
+    assert "None" not in out

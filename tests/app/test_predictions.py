@@ -1,0 +1,143 @@
+"""Predictions agree with the network's own, at every zoom; files that hold no network get a message that helps."""
+
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import scalespaces
+from scalespaces.app.predictions import ZOOMS, load_network, over_zooms, predict
+from scalespaces.data import photograph
+from scalespaces.models import Card
+from scalespaces.train.scales import zoom
+
+IMAGE = photograph(128)
+CARD = Card(classes=[f"<b>{n}</b> $x^2$" for n in range(10)], mean=[0.4], std=[0.2])
+
+
+@pytest.fixture(scope="module")
+def digits(saved):
+    return load_network(saved("s_cnn", CARD, num_levels=3))
+
+
+def test_a_network_says_what_it_is(digits):
+    assert (digits.name, digits.pixels, digits.channels) == ("s_cnn.safetensors", False, 1)
+    assert digits.classes == CARD.classes
+    assert digits.side == 28
+    assert digits.facts["network"] == "s_cnn"
+    assert digits.facts["lift"] == "3 levels of base 1.414, cascade, pyramid"
+    assert digits.facts["parameters"] == f"{sum(p.numel() for p in digits.model.parameters()):,}"
+
+
+@pytest.mark.parametrize("fill", ["zeros", "reflect"])
+@pytest.mark.parametrize("factor", [0.25, 1, 2.5, 4])
+def test_predictions_are_those_of_the_network(digits, factor, fill):
+    found = predict(digits, IMAGE, factor, 128, fill)
+    grey = (IMAGE * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    seen = zoom(grey, torch.tensor([factor]), fill)
+    torch.testing.assert_close(found.seen, seen[0])
+    with torch.no_grad():
+        probabilities = digits.model((seen - 0.4) / 0.2).softmax(1)[0]
+        levels = digits.model.level_answers((seen - 0.4) / 0.2)[:, 0]
+    values, indices = probabilities.topk(5)
+    assert [name for name, _ in found.top] == [CARD.classes[i] for i in indices]
+    assert [p for _, p in found.top] == pytest.approx(values.tolist(), abs=1e-6)
+    best = int(indices[0])
+    assert [level.probability for level in found.levels] == pytest.approx(levels.softmax(1)[:, best].tolist(), abs=1e-6)
+    assert [level.own for level in found.levels] == [CARD.classes[i] for i in levels.argmax(1)]
+    assert found.answering.number == int(levels[:, best].argmax())
+    assert [level.dilation for level in found.levels] == pytest.approx([1, math.sqrt(2), 2])
+
+
+def test_the_middle_of_the_image_is_brought_to_the_side(digits):
+    wide = torch.zeros(1, 3, 60, 100)
+    wide[..., 20:80] = 1
+    assert predict(digits, wide, 1, 28).seen.shape == (1, 28, 28)
+    assert predict(digits, wide, 1, 28).seen.min() > 0.99
+
+
+def test_pixels_are_averaged(saved):
+    network = load_network(saved("s_resnet", num_classes=4, num_levels=2, sampling="pyramid", method="cascade"))
+    assert (network.pixels, network.channels) == (True, 3)
+    found = predict(network, IMAGE, 1, 64)
+    assert sum(p for _, p in found.top) == pytest.approx(1, abs=1e-5)
+    assert len(found.levels) == 2
+
+
+def test_the_curve_goes_through_the_predictions(digits):
+    seen = []
+    lines = over_zooms(digits, IMAGE, 28, report=lambda done, all: seen.append((done, all)))
+    assert len(lines) == 4
+    assert seen == [(n, 9) for n in range(10)]
+    for name, points in lines.items():
+        assert [zoom for zoom, _ in points] == list(ZOOMS)
+        expected = dict(predict(digits, IMAGE, ZOOMS[2], 28).top).get(name)
+        assert expected is None or points[2][1] == pytest.approx(expected, abs=1e-6)
+    top = predict(digits, IMAGE, 1, 28).top[0][0]
+    assert top in lines
+
+
+@pytest.mark.parametrize(
+    ("factor", "side", "fill", "message"),
+    [
+        (0.1, 28, "zeros", r"zoom must be from 0.25 to 4, got 0.1"),
+        (5, 28, "zeros", r"zoom must be from 0.25 to 4, got 5"),
+        (None, 28, "zeros", "zoom must be a number"),
+        (1, 3, "zeros", r"the side must be a whole number from 9 to 1024, got 3"),
+        (1, 99999, "zeros", "the side must be a whole number"),
+        (1, 28.5, "zeros", "the side must be a whole number"),
+        (1, None, "zeros", "the side must be a number"),
+        (1, 28, "pink", "fill is one of zeros, reflect"),
+    ],
+)
+def test_what_cannot_be_asked(digits, factor, side, fill, message):
+    with pytest.raises(ValueError, match=message):
+        predict(digits, IMAGE, factor, side, fill)
+
+
+def test_scores_that_are_not_finite(saved):
+    network = load_network(saved("s_cnn"))
+    network.model.load_state_dict(network.model.state_dict() | {"linear.bias": torch.full((10,), math.nan)})
+    with pytest.raises(ValueError, match="not finite"):
+        predict(network, IMAGE, 1, 28)
+
+
+def test_a_converted_network_needs_its_code(tmp_path):
+    cnn = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+    scalespaces.models.save(scalespaces.convert(cnn, num_levels=2), tmp_path / "mine.safetensors")
+    with pytest.raises(ValueError, match=r"^'mine\.safetensors' holds a converted network.*model=\.\.\.\)$"):
+        load_network(tmp_path / "mine.safetensors")
+
+
+class Bad:
+    def __reduce__(self):
+        return (pytest.fail, ("it was unpickled",))
+
+
+def broken(kind, whole):
+    data = whole.read_bytes()
+    return {
+        "empty": b"",
+        "truncated": data[: len(data) // 2],
+        "head": data[:100],
+        "words": b"these are words",
+        "pickle": pickle.dumps(Bad()),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["empty", "truncated", "head", "words", "pickle"])
+def test_files_that_hold_no_network(saved, tmp_path, kind):
+    file = tmp_path / "broken.safetensors"
+    file.write_bytes(broken(kind, saved("s_cnn")))
+    with pytest.raises(ValueError, match=r"^'broken\.safetensors' is no safetensors file.*never read\)$"):
+        load_network(file)
+
+
+def test_someone_elses_safetensors(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match=r"^cannot load 'other\.safetensors': it does not say which network"):
+        load_network(tmp_path / "other.safetensors")

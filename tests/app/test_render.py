@@ -1,0 +1,92 @@
+"""What users call things is text and never markup; numbers on the page are the ones computed."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from scalespaces.app import render
+from scalespaces.app.errors import LIFT, equivariance
+from scalespaces.app.explore import Cost, scale_space
+from scalespaces.app.images import Picture
+from scalespaces.app.predictions import load_network, over_zooms, predict
+from scalespaces.data import photograph
+from scalespaces.models import Card
+
+EVIL = '<script>alert("1")</script>'
+IMAGE = photograph(96)
+
+
+def pictures(html: str) -> list[Image.Image]:
+    found = re.findall(r"data:image/(?:png|jpeg);base64,([^\"]+)", html)
+    return [Image.open(io.BytesIO(base64.b64decode(data))) for data in found]
+
+
+def test_nothing_of_a_users_is_markup(saved):
+    card = Card(classes=[EVIL, "$\\frac", "_hidden", "a" * 99, *"bcdefg"])
+    network = load_network(saved("s_cnn", card))
+    found = predict(network, IMAGE, 1, 28)
+    parts = [
+        render.status(EVIL),
+        render.preview(Picture(IMAGE, EVIL, (EVIL,))),
+        render.network(network),
+        render.prediction(found),
+        render.curve(over_zooms(network, IMAGE, 28)),
+        render.curve({name: [(1.0, 0.5)] for name in card.classes}),
+    ]
+    assert [part for part in parts if "<script" in part] == []
+    assert "&lt;script&gt;" in parts[0]
+
+
+@pytest.mark.parametrize("view", render.VIEWS)
+def test_levels_are_drawn_as_they_are(arguments, view):
+    levels, _ = scale_space(IMAGE, arguments())
+    html = render.levels(levels, view)
+    drawn = pictures(html)
+    assert [picture.size for picture in drawn] == [(96, 96), (48, 48), (24, 24), (12, 12)]
+    for picture, level in zip(drawn, levels, strict=True):  # small ones are lossless
+        np.testing.assert_array_equal(np.array(picture), render.as_pixels(level.pixels))
+    widths = [float(width) for width in re.findall(r"width:([\d.]+)%", html)]
+    assert widths == ([100] * 4 if view == render.EQUAL else [100, 50, 25, 12.5])
+    assert re.findall(r"<b>level (\d)</b><span>(\d+) × \d+</span><span>step (\d)</span>", html) == [
+        ("0", "96", "1"),
+        ("1", "48", "2"),
+        ("2", "24", "4"),
+        ("3", "12", "8"),
+    ]
+    assert "blur 0.866 px" in html
+
+
+def test_grey_images_are_drawn_in_grey():
+    pixels = render.as_pixels(torch.tensor([[[0.0, 1.0], [0.5, 2.0]]]))
+    assert pixels[..., 0].tolist() == [[0, 255], [128, 255]]
+    assert pixels.shape == (2, 2, 3)
+
+
+def test_costs(arguments):
+    levels, _ = scale_space(IMAGE, arguments())
+    html = render.cost(Cost(12345, 1.25, 6_789_000, 1.5, 2000.0), levels)
+    for text in ("12,345", "1.25", "6.79 million", "3 × 9 taps", "1.5 ms", "2 s"):
+        assert f"<dd>{text}</dd>" in html
+    direct, _ = scale_space(IMAGE, arguments(method="direct"))
+    assert "9, 17, 33 taps" in render.cost(Cost(1, 1, 1, 1, 1), direct)
+    assert "<dd>none</dd>" in render.cost(Cost(1, 1, 0, 1, 1), levels[:1])
+
+
+def test_the_table_has_every_error(arguments):
+    found = equivariance(IMAGE, arguments(method="direct"), "1 random layer", 65)
+    html = render.errors(found)
+    cells = re.findall(r'<td class="(\w*-?\w*)" style="--shade:([\d.]+)">([^<]+)</td>', html)
+    errors = [(e, i, j) for i, row in enumerate(found.table.errors) for j, e in enumerate(row) if not np.isnan(e)]
+    assert [float(text) for *_, text in cells] == pytest.approx([e for e, *_ in errors], rel=0.05)
+    assert [kind == "ss-past" for kind, *_ in cells] == [i + 1 + j >= 3 for _, i, j in errors]
+    assert found.sentence.replace("'", "&#x27;") in html
+    assert "image/svg+xml" in html
+
+
+def test_an_exact_table_shows_zeros(arguments):
+    assert render.errors(equivariance(IMAGE, arguments(), LIFT, 65)).count('--shade:0.00">0</td>') == 6
