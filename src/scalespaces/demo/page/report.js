@@ -1,0 +1,140 @@
+"use strict";
+(() => {
+  const get = id => document.getElementById(id);
+  const make = (tag, parent, words = "", kind = "") => {
+    const made = document.createElement(tag);
+    made.textContent = words;
+    if (kind) made.className = kind;
+    parent.append(made);
+    return made;
+  };
+
+  // Light and dark: the system's choice until the button says otherwise; storage may be forbidden.
+  const root = document.documentElement, theme = get("theme"), system = matchMedia("(prefers-color-scheme: dark)");
+  const remembered = () => { try { return sessionStorage.getItem("theme"); } catch { return null; } };
+  const remember = chosen => { try { sessionStorage.setItem("theme", chosen); } catch { /* for this page, then */ } };
+  const dress = chosen => {
+    if (chosen) root.dataset.theme = chosen;
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
+    theme.textContent = dark ? "Light" : "Dark";
+    theme.setAttribute("aria-label", `Use ${dark ? "light" : "dark"} colours`);
+  };
+  theme.addEventListener("click", () => {
+    const chosen = theme.textContent.toLowerCase();
+    remember(chosen);
+    dress(chosen);
+  });
+  system.addEventListener("change", () => dress());
+  theme.hidden = false;
+  dress(remembered());
+
+  // The viewer
+  const { series, downscalings } = JSON.parse(get("data").textContent);
+  const slider = get("size"), count = series[0].frames.length;
+  const networks = ["cnn", "ours"];
+  const named = size => size === 0.5 ? "1/2" : String(size);
+  const percent = value => `${Math.round(100 * value)} %`;
+  const top = values => values.indexOf(Math.max(...values));
+  let chosen = 0;
+
+  const digits = series.map(({ label, frames }, n) => {
+    const button = make("button", get("digits"));
+    button.type = "button";
+    button.setAttribute("aria-label", `digit ${label}`);
+    const image = make("img", button);
+    image.src = frames[count - 1].picture;
+    image.alt = "";
+    button.addEventListener("click", () => { chosen = n; show(); });
+    return button;
+  });
+  const bars = Object.fromEntries(networks.map(key => [key, series[0].frames[0][key].map((_, digit) => {
+    const bar = make("li", get(key).querySelector(".bars"));
+    make("i", bar);
+    make("span", bar, String(digit));
+    return bar;
+  })]));
+  const levels = downscalings.map((small, k) => {
+    const level = make("li", get("levels"));
+    make("span", level, `level ${k}, ÷${small}`);
+    make("i", level);
+    make("span", level);
+    return level;
+  });
+  for (const wanted of [0.5, 1, 2, 4]) {
+    const sizes = series[0].frames.map(frame => Math.abs(frame.size - wanted));
+    const place = sizes.indexOf(Math.min(...sizes));
+    const tick = make("span", get("ticks"), wanted === 1 ? "1, trained" : named(wanted));
+    tick.style.left = `${100 * (place + 0.5) / count}%`;
+  }
+  document.querySelector(".track").style.setProperty("--n", count);
+  const DOT = '<svg viewBox="0 0 12 12"><circle cx="6" cy="6" r="5"/></svg>';
+  const CROSS = '<svg viewBox="0 0 12 12"><path d="M2 2L10 10M10 2L2 10"/></svg>';
+  const strips = Object.fromEntries(networks.map(key => {
+    make("p", get("strip"), get(key).querySelector("h3").textContent, key);
+    return [key, make("div", get("strip"), "", key)];
+  }));
+
+  const answer = (key, frame, label) => {
+    const said = top(frame[key]), right = said === label;
+    const [big, words] = get(key).querySelector(".said").children;
+    big.textContent = said;
+    words.textContent = `${right ? "✓ right" : "✗ wrong"}, ${percent(frame[key][said])} sure`;
+    words.className = right ? "right" : "wrong";
+    bars[key].forEach((bar, digit) => {
+      bar.style.setProperty("--p", frame[key][digit]);
+      bar.classList.toggle("true", digit === label);
+    });
+    return `${get(key).querySelector("h3").textContent} answers ${said}, ${right ? "right" : "wrong"}`;
+  };
+
+  let speaking;
+  function show() {
+    const { label, frames } = series[chosen], frame = frames[slider.value];
+    get("picture").src = frame.picture;
+    get("picture").alt = `a ${label} at size ${named(frame.size)}`;
+    get("chosen").textContent = named(frame.size);
+    slider.setAttribute("aria-valuetext", `size ${named(frame.size)}`);
+    digits.forEach((button, n) => button.setAttribute("aria-pressed", n === chosen));
+    const said = networks.map(key => answer(key, frame, label));
+    const most = top(frame.shares);
+    levels.forEach((level, k) => {
+      level.children[1].style.setProperty("--p", frame.shares[k]);
+      level.children[2].textContent = percent(frame.shares[k]);
+      level.classList.toggle("most", k === most);
+    });
+    for (const key of networks) {
+      strips[key].innerHTML = frames.map(one => top(one[key]) === label ? DOT : CROSS).join("");
+      strips[key].children[slider.value].classList.add("now");
+    }
+    clearTimeout(speaking);
+    speaking = setTimeout(() => {
+      if (!playing) get("spoken").textContent = `Size ${named(frame.size)}. ${said.join(". ")}. Level ${most} answers.`;
+    }, 300);
+  }
+
+  let playing = null;
+  const play = get("play"), calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const stop = () => {
+    clearInterval(playing);
+    playing = null;
+    play.textContent = "Play";
+    show();
+  };
+  play.addEventListener("click", () => {
+    if (playing) return stop();
+    if (Number(slider.value) === count - 1) slider.value = 0;
+    play.textContent = "Stop";
+    playing = setInterval(() => {
+      slider.value = Number(slider.value) + 1;
+      if (Number(slider.value) === count - 1) stop(); else show();
+    }, calm.matches ? 1000 : 160);
+  });
+  slider.addEventListener("input", () => playing ? stop() : show());
+
+  slider.max = count - 1;
+  const ones = series[0].frames.map(frame => Math.abs(Math.log(frame.size)));
+  slider.value = ones.indexOf(Math.min(...ones));
+  chosen = Math.min(5, series.length - 1);
+  get("viewer").hidden = false;
+  show();
+})();

@@ -1,0 +1,214 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_results import made
+
+from scalespaces.demo.report import render
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(render(made(seeds=3)), encoding="utf-8")
+    return path.as_uri()
+
+
+def state(page: Any) -> dict[str, Any]:
+    """What the viewer shows."""
+    return {
+        "picture": page.get_attribute("#picture", "src"),
+        "alt": page.get_attribute("#picture", "alt"),
+        "size": page.text_content("#chosen"),
+        "cnn": page.text_content("#cnn .said"),
+        "ours": page.text_content("#ours .said"),
+        "level": page.text_content("#levels .most span"),
+    }
+
+
+def press(page: Any, key: str, times: int = 1) -> dict[str, Any]:
+    page.focus("#size")
+    for _ in range(times):
+        page.keyboard.press(key)
+    return state(page)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_nothing_sticks_out_and_every_picture_loads(address, open_page: Open, overflow, width, dark):
+    page = open_page(address, width, dark)
+    assert overflow(page) == []
+    assert page.evaluate("[...document.images].filter(i => !i.complete || !i.naturalWidth).length") == 0
+    background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    lightness = sum(map(int, background.removeprefix("rgb(").rstrip(")").split(","))) / 3
+    assert (lightness < 64) == dark
+    assert lightness < 64 or lightness > 192
+
+
+def test_the_first_screen_has_the_plot_and_the_numbers(address, open_page: Open):
+    page = open_page(address, 1440)
+    for what in ("h1", ".lede", ".plot svg.wide", ".keys"):
+        box = page.locator(what).bounding_box()
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= 900
+    assert not page.locator(".plot svg.narrow").is_visible()
+
+
+def test_the_plot_begins_on_the_first_screen_of_a_phone(address, open_page: Open):
+    page = open_page(address, 390)
+    box = page.locator(".plot svg.narrow").bounding_box()
+    assert box["y"] + box["height"] < 844
+    assert not page.locator(".plot svg.wide").is_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_text_of_charts_can_be_read(address, open_page: Open, width):
+    """No letter of a chart is smaller than 10.5 pixels, whatever the chart is scaled to."""
+    page = open_page(address, width)
+    script = """() => [...document.querySelectorAll('svg.chart text')].filter(e => e.getClientRects().length)
+        .map(e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a)"""
+    assert min(page.evaluate(script)) >= 10.5
+
+
+def test_the_keyboard_changes_the_size(address, open_page: Open):
+    page = open_page(address)
+    before = state(page)
+    assert before["size"] == "1"
+    assert "right" in before["cnn"]
+    assert before["level"] == "level 2, ÷2"
+    half_octave = press(page, "ArrowRight", 4)
+    assert half_octave["level"] == "level 3, ÷2.83"
+    assert half_octave["picture"] != before["picture"]
+    last = press(page, "End")
+    assert last["size"] == "4"
+    assert "wrong" in last["cnn"]
+    assert "right" in last["ours"]
+    assert last["level"] == "level 6, ÷8"
+    assert last["alt"] == "a 5 at size 4"
+    assert page.get_attribute("#size", "aria-valuetext") == "size 4"
+    first = press(page, "Home")
+    assert first["size"] == "1/2"
+    assert first["level"] == "level 0, ÷1"
+
+
+def test_answers_are_spoken(address, open_page: Open):
+    page = open_page(address)
+    press(page, "End")
+    said = "Size 4. CNN answers 6, wrong. Scale-space answers 5, right. Level 6 answers."
+    page.wait_for_function(f"document.querySelector('#spoken[aria-live=polite]').textContent === {said!r}")
+
+
+def test_bars_are_as_long_as_the_numbers(address, open_page: Open):
+    page = open_page(address)
+    page.emulate_media(reduced_motion="reduce")
+    press(page, "End")
+    script = "[...document.querySelectorAll('#levels i')].map(e => e.getBoundingClientRect().width)"
+    widths = page.evaluate(script)
+    assert widths[6] / widths[0] == pytest.approx(0.82 / 0.03, rel=0.01)
+    heights = page.evaluate("[...document.querySelectorAll('#cnn .bars i')].map(e => e.getBoundingClientRect().height)")
+    assert heights.index(max(heights)) == 6
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_strip_tells_right_from_wrong_below_the_slider(address, open_page: Open, width):
+    page = open_page(address, width)
+    strip = page.locator("#strip div.cnn > svg")
+    assert strip.count() == 25
+    right = [strip.nth(n).locator("circle").count() for n in range(25)]
+    assert right == [int(0.7 < 2 ** ((n - 8) / 8) < 1.5) for n in range(25)]
+    # A click on the slider above a dot chooses that dot's size.
+    page.locator("#strip").scroll_into_view_if_needed()
+    for n in (0, 13, 24):
+        box, track = strip.nth(n).bounding_box(), page.locator("#size").bounding_box()
+        page.mouse.click(box["x"] + box["width"] / 2, track["y"] + track["height"] / 2)
+        assert page.input_value("#size") == str(n)
+        assert "now" in (strip.nth(n).get_attribute("class") or "")
+
+
+def test_another_digit_by_mouse_and_by_keyboard(address, open_page: Open):
+    page = open_page(address)
+    press(page, "End")
+    page.get_by_role("button", name="digit 3").click()
+    assert state(page)["alt"] == "a 3 at size 4"
+    assert state(page)["cnn"].startswith("4")
+    page.get_by_role("button", name="digit 7").focus()
+    page.keyboard.press("Enter")
+    assert state(page)["alt"] == "a 7 at size 4"
+    assert page.locator("#digits [aria-pressed=true]").get_attribute("aria-label") == "digit 7"
+
+
+def test_play_goes_through_the_sizes_and_stops(address, open_page: Open):
+    page = open_page(address)
+    page.click("#play")
+    assert page.text_content("#play") == "Stop"
+    page.wait_for_function("document.querySelector('#play').textContent === 'Play'", timeout=20_000)
+    assert state(page)["size"] == "4"
+    page.click("#play")
+    page.click("#play")
+    assert page.text_content("#play") == "Play"
+    assert page.input_value("#size") != "24"
+
+
+def test_the_theme_is_chosen_and_remembered(address, open_page: Open):
+    page = open_page(address)
+    background = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(background)
+    page.click("#theme")
+    dark = page.evaluate(background)
+    assert dark != light
+    assert page.text_content("#theme") == "Light"
+    page.reload()
+    assert page.evaluate(background) == dark
+    page.click("#theme")
+    assert page.evaluate(background) == light
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out_from_its_ground(address, open_page: Open, dark):
+    """Contrast of 4.5 to 1 at least, as WCAG's level AA asks."""
+    page = open_page(address, dark=dark)
+    script = """() => {
+        const context = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+        const pixel = colour => { context.clearRect(0, 0, 1, 1); context.fillStyle = colour;
+            context.fillRect(0, 0, 1, 1); return [...context.getImageData(0, 0, 1, 1).data]; };
+        const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+        const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+        const ground = e => { for (; e; e = e.parentElement) {
+            const c = pixel(getComputedStyle(e).backgroundColor); if (c[3] === 255) return c; } };
+        const found = [];
+        for (const e of document.querySelectorAll('body *')) {
+            const words = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+            if (!words || !e.getClientRects().length || ['TITLE', 'title'].includes(e.tagName)) continue;
+            const style = getComputedStyle(e);
+            const [a, b] = [pixel(e instanceof SVGElement ? style.fill : style.color), ground(e)].map(light);
+            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+            if (ratio < 4.5) found.push([e.outerHTML.slice(0, 80), ratio]);
+        }
+        return found;
+    }"""
+    assert page.evaluate(script) == []
+
+
+def test_only_the_file_itself_is_asked_for(address, browser):
+    context = browser.new_context()
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    page.wait_for_load_state("networkidle")
+    assert [url for url in asked if not url.startswith("data:")] == [address]
+    context.close()
+
+
+def test_without_scripts_all_but_the_viewer_shows(address, browser, overflow):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(address)
+    for what in (".plot svg.wide", ".verdicts", ".features", ".heat", ".errors >> nth=0", ".noscript"):
+        assert page.locator(what).is_visible()
+    assert not page.locator("#viewer").is_visible()
+    assert not page.locator("#theme").is_visible()
+    context.close()

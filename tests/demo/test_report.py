@@ -1,0 +1,174 @@
+import base64
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from demo_results import errors, made, with_accuracy
+
+from scalespaces.demo.report import render
+from scalespaces.demo.result import SIZES, Result, per_cent, verdicts
+
+VOID = {"meta", "link", "img", "input", "br"}
+
+
+class Page(HTMLParser):
+    """What is in a page: elements with their attributes, words, and whether all that opens closes."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.words = ""
+        self.scripts: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("script", "style"):
+            self.scripts.append(data)
+        else:
+            self.words += data
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def page(result: Result) -> Page:
+    return Page(render(result))
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_every_number_is_in_the_page(seeds):
+    result = made(seeds)
+    words = re.sub(r"\s+", " ", page(result).words)
+    for method in result.methods:
+        for size in SIZES:
+            assert per_cent([method.mean(size), method.spread(size)]) in words
+        for ratio in (method.cost.predict, method.cost.train, method.cost.predict_memory, method.cost.train_memory):
+            assert f"{ratio:.1f}×" in words
+        assert f"{method.cost.parameters:,}" in words
+        assert method.about in words
+    for verdict in verdicts(result):
+        assert verdict.promise in words
+        assert verdict.measured in words
+    for fact in ("1297", "500", "72 × 72", "112 × 112", "171.3", "2.13.0", "3.11.7", "Some <CPU> & more"):
+        assert fact in words
+    for level in [level for levels in result.scale_space.values() for level in levels]:
+        assert f"{level.width} × {level.height}, step {level.step:g}, blur {level.sigma:.2f}" in words
+    for one in result.activations:
+        assert all(f"{100 * share:.0f} %" in words for share in one.shares)
+
+
+def test_seeds_are_said():
+    assert "One seed (0): a single run" in page(made()).words
+    assert "Means over 3 seeds" in page(made(seeds=3)).words
+
+
+def test_verdicts_are_those_of_the_result():
+    words = page(made()).words
+    kept = sum(verdict.kept for verdict in verdicts(made()))
+    assert words.count("✓ kept") == kept < 5
+    assert words.count("✗ not kept") == 5 - kept
+    assert f"{kept} of 5 kept" in words
+
+
+def test_a_bad_result_is_told_as_it_is():
+    result = with_accuracy("ours", 0.1)
+    words = page(result).words
+    assert words.count("✓ kept") == sum(verdict.kept for verdict in verdicts(result)) == 2
+    assert re.search(r"same digits, has\s+10\.0\s%", words)
+
+
+def test_means_of_errors_and_the_key_number():
+    words = page(made()).words
+    assert all(f"{n} layer{'s' * (n > 1)}: mean 4.0e-03" in words for n in (1, 2, 3))
+    assert words.count("mean 0") == 3
+    found = made(equivariance=(errors("another lift", 1, 0.25),))
+    words = page(found).words
+    assert "Lift: another lift" in words
+    assert "mean 2.5e-01" in words
+    assert "paper's lift 4" not in words
+
+
+def test_the_data_are_whole():
+    result = made()
+    data = next(script for script in page(result).scripts if script.startswith("{"))
+    found = json.loads(data)
+    assert "<" not in data
+    assert found["downscalings"] == list(result.downscalings)
+    assert [one["label"] for one in found["series"]] == list(range(10))
+    for one, series in zip(found["series"], result.series, strict=True):
+        for got, frame in zip(one["frames"], series.frames, strict=True):
+            assert base64.b64decode(got["picture"].removeprefix("data:image/png;base64,")) == frame.picture
+            assert [got[key] for key in ("size", "cnn", "ours", "shares")] == [
+                frame.size,
+                list(frame.cnn),
+                list(frame.ours),
+                list(frame.shares),
+            ]
+
+
+def test_nothing_is_fetched():
+    html = render(made())
+    assert "http:" not in html
+    assert "https:" not in html
+    assert "@import" not in html
+    assert "url(" not in html
+    for _, attributes in Page(html).elements:
+        for name in ("src", "href"):
+            assert attributes.get(name, "data:").startswith("data:")
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_odd_names_stay_text():
+    odd = '</script><img src=x onerror="alert(1)">&amp;'
+    result = made()
+    methods = tuple(replace(method, name=odd, about=odd) for method in result.methods)
+    changed = replace(result, methods=methods, facts=result.facts | {"cpu": odd})
+    changed = replace(changed, scale_space={odd: result.scale_space["dense"]})
+    found = page(changed)
+    assert odd in found.words
+    assert "x" not in [image.get("src") for image in found.all("img")]
+    assert len(found.all("script")) == 2
+
+
+def test_headings_are_in_order_and_all_is_closed():
+    found = page(made())
+    assert found.open == []
+    levels = [int(tag[1]) for tag, _ in found.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_everything_has_a_name():
+    found = page(made())
+    assert all("alt" in image for image in found.all("img"))
+    assert all(button["type"] == "button" for button in found.all("button"))
+    assert len(found.all("caption")) == len(found.all("table"))
+    assert all("scope" in head for head in found.all("th"))
+    assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in found.all("svg"))
+    assert all(region.get("aria-label") for _, region in found.elements if region.get("role") == "region")
+    ids = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_pictures_of_a_pyramid_have_their_relative_size():
+    parts = [image["style"] for image in page(made()).all("img") if "style" in image]
+    assert parts == ["--part:1"] * 5 + [f"--part:{1 / 2**k:g}" for k in range(5)]
+
+
+def test_the_level_that_answers_is_framed():
+    most = [cell for cell in page(made()).all("td") if cell.get("class") == "most"]
+    assert len(most) == 4

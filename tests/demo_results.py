@@ -1,0 +1,127 @@
+"""Results as the demonstration might find them, made up: fast to make, and easy to tell from one another."""
+
+import io
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from scalespaces.demo.result import SIZES, Activations, Cost, Errors, Frame, Level, Method, Result, Series
+
+FINE = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))
+SHRINKS = (1.0, 1.41, 2.0, 2.83, 4.0, 5.66, 8.0)
+NAMES = {"cnn": "CNN", "tta": "CNN + TTA", "jitter": "CNN, all sizes", "ours": "scale-space"}
+ACCURACY = {
+    "cnn": (0.481, 0.902, 0.981, 0.893, 0.324, 0.115, 0.106),
+    "tta": (0.128, 0.568, 0.861, 0.906, 0.898, 0.714, 0.268),
+    "jitter": (0.931, 0.978, 0.972, 0.977, 0.983, 0.973, 0.929),
+    "ours": (0.933, 0.979, 0.985, 0.982, 0.976, 0.974, 0.943),
+}
+COST = {
+    "cnn": Cost(34_321, 1.0, 1.0, 1.0, 1.0),
+    "tta": Cost(34_321, 9.81, 3.02, 1.0, 1.0),
+    "jitter": Cost(34_321, 1.02, 1.01, 2.43, 2.37),
+    "ours": Cost(34_321, 2.27, 1.33, 2.51, 1.97),
+}
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def square(size: float, side: int = 112) -> bytes:
+    """A square that grows with the size, so that no two sizes look the same."""
+    far = abs(np.arange(side) - (side - 1) / 2)
+    inside = np.clip(12 * size + 0.5 - far, 0, 1)
+    return encoded(255 * np.outer(inside, inside))
+
+
+def certain(answer: int, probability: float, classes: int = 10) -> tuple[float, ...]:
+    rest = (1 - probability) / (classes - 1)
+    return tuple(round(probability if c == answer else rest, 4) for c in range(classes))
+
+
+def frame(label: int, size: float) -> Frame:
+    """The CNN is right near size 1 alone; ours is always right, by the level that goes up half an octave at a time."""
+    right = 0.7 < size < 1.5
+    level = round(2 * math.log2(size)) + 2
+    cnn = certain(label if right else (label + 1) % 10, 0.9 if right else 0.6)
+    return Frame(size, square(size), cnn, certain(label, 0.95), certain(min(level, 6), 0.82, len(SHRINKS)))
+
+
+def activation(size: float) -> Activations:
+    shown = frame(5, size)
+    levels = tuple(encoded(np.full((14, 14, 3), 30 * (k + 1))) for k in range(len(SHRINKS)))
+    return Activations(size, shown.picture, levels, shown.shares)
+
+
+def level(k: int, side: int) -> Level:
+    return Level(side, side, 64 / side, 0.5 * k, encoded(np.full((side, side, 3), 40 * (k + 1)), "JPEG"))
+
+
+def errors(lift: str, layers: int, value: float) -> Errors:
+    """Of 8 levels: `value` before the boundary, 0.9 past it, none where nothing is left."""
+    boundary = 8 - layers
+    rows = tuple(range(1, 8))
+    table = tuple(
+        tuple(None if row + k > 7 else value if row + k < boundary else 0.9 for k in range(8)) for row in rows
+    )
+    return Errors(lift, layers, boundary, rows, table)
+
+
+def made(seeds: int = 1, **changes: Any) -> Result:
+    """A result of so many seeds, which differ by a point each; what is named is changed."""
+    methods = tuple(
+        Method(
+            key,
+            name,
+            f"about the {name}",
+            tuple(tuple(max(0.0, a - seed / 100) for a in ACCURACY[key]) for seed in range(seeds)),
+            COST[key],
+        )
+        for key, name in NAMES.items()
+    )
+    found = Result(
+        seeds=tuple(range(seeds)),
+        methods=methods,
+        series=tuple(Series(label, tuple(frame(label, size) for size in FINE)) for label in range(10)),
+        activations=tuple(activation(size) for size in (0.5, 1.0, 2.0, 4.0)),
+        scale_space={
+            "dense": tuple(level(k, 64) for k in range(5)),
+            "pyramid": tuple(level(k, 64 // 2**k) for k in range(5)),
+        },
+        equivariance=(
+            *(errors("direct, dense", layers, 0.004) for layers in (1, 2, 3)),
+            *(errors("cascade, pyramid", layers, 0.0) for layers in (1, 2, 3)),
+        ),
+        downscalings=SHRINKS,
+        facts={
+            "train_digits": 1297,
+            "test_digits": 500,
+            "epochs": 12,
+            "side": 24,
+            "small_canvas": 72,
+            "large_canvas": 112,
+            "tta": [0.5, 0.75, 1, 1.25, 1.5, 1.75, 2],
+            "seconds": 171.3,
+            "scalespaces": "0.1.0",
+            "torch": "2.13.0",
+            "python": "3.11.7",
+            "cpu": "Some <CPU> & more",
+            "cores": 2,
+            "threads": 2,
+            "load_average": 0.4,
+        },
+    )
+    return replace(found, **changes)
+
+
+def with_accuracy(key: str, value: float) -> Result:
+    """A result in which one method has the same accuracy everywhere."""
+    found = made()
+    flat = ((value,) * len(SIZES),)
+    return replace(found, methods=tuple(replace(m, accuracy=flat) if m.key == key else m for m in found.methods))
