@@ -30,13 +30,14 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is done: digits to learn from and to test with, epochs, and rounds of timing."""
+    """How much is done: digits to learn from and to test with, epochs, rounds of timing and images in each."""
 
     train: int = 1297
     test: int = 500
     epochs: int = 12
     batch_size: int = 64
     rounds: int = 7
+    timed: int = 32
 
     @property
     def steps(self) -> int:
@@ -44,7 +45,7 @@ class Settings:
         return self.epochs * max(1, self.train // self.batch_size)
 
 
-QUICK = Settings(train=128, test=20, epochs=1, rounds=1)
+QUICK = Settings(train=128, test=20, epochs=1, rounds=1, timed=4)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def train_all(seed: int, settings: Settings, advance: Mapping[str, Advance]) -> 
     networks: dict[str, nn.Module] = {}
     for key in ("cnn", "jitter", "ours"):
         torch.manual_seed(seed)
-        networks[key] = models.create("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create("cnn", **_CNN)
+        made = models.create("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create("cnn", **_CNN)
+        networks[key] = made.to(memory_format=torch.channels_last)
         batches = _batches(images[learned], answers[learned], key == "jitter", seed, settings)
         _train(networks[key], batches, settings.steps, "mean" if key == "ours" else "answer", advance[key])
     ours: Any = networks["ours"]
@@ -139,10 +141,10 @@ def accuracies(trial: Trial, advance: Advance) -> dict[str, tuple[float, ...]]:
 
 def costs(trial: Trial, settings: Settings, advance: Advance) -> dict[str, Cost]:
     """What the methods cost, all taking turns: ratios to the plain CNN, medians over rounds."""
-    few = 32
-    large = show(np.resize(trial.images, (few, 8, 8)), [TRAINED] * few, LARGE, (trial.seed, 3))
-    small = show(np.resize(trial.images, (few, 8, 8)), [TRAINED] * few, SMALL, (trial.seed, 3))
-    target = torch.zeros(few, dtype=torch.long)
+    timed = settings.timed
+    large = show(np.resize(trial.images, (timed, 8, 8)), [TRAINED] * timed, LARGE, (trial.seed, 3))
+    small = show(np.resize(trial.images, (timed, 8, 8)), [TRAINED] * timed, SMALL, (trial.seed, 3))
+    target = torch.zeros(timed, dtype=torch.long)
 
     def ask(method: nn.Module) -> Callable[[], Tensor]:
         def step() -> Tensor:
@@ -187,7 +189,7 @@ _NAMES = {
     "cnn": ("CNN", "a plain CNN, trained at size 1"),
     "tta": (
         "CNN + TTA",
-        f"the same CNN with test-time augmentation: asked at {len(TTA)} scales of the image, answers averaged",
+        f"the same CNN with test-time augmentation: the mean of its answers at {len(TTA)} scales",
     ),
     "jitter": ("CNN, all sizes", "the same CNN, trained with scale jitter: it has seen every size"),
     "ours": ("scale-space", "the same parameters on seven levels half an octave apart, trained at size 1"),
