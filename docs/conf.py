@@ -98,6 +98,14 @@ def read_as_github(app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[([^]\[]+)\]\(((?:\.\./)+[\w/.]+)\)", without_folder, text)
 
 
+def name_factories(
+    app: Any, what: str, name: str, of: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Write defaults that are made anew as ``...``: Sphinx cannot read ``<factory>``."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
 def setup(app: Any) -> None:
     """Connect what is above."""
     app.connect("source-read", read_as_github)
+    app.connect("autodoc-process-signature", name_factories)

@@ -15,6 +15,9 @@ from scalespaces.cli import build_parser
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
+SLOW = [ROOT / "docs" / "howto" / "export.md"]
+RUN = [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES[2:]]
+
 
 def slug(heading: str) -> str:
     """The anchor that GitHub gives a heading."""
@@ -104,10 +107,12 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
         exec(code, {})
 
 
-@pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: page.name)
-def test_python_on_a_page_runs(page):
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_on_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(code, {})
+        exec(code, names)
 
 
 @pytest.mark.parametrize(

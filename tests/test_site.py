@@ -1,0 +1,150 @@
+"""The site that make docs builds: its pages, its reference, and that it asks nobody else for anything."""
+
+import importlib
+import os
+import pkgutil
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PARTS = [
+    *("scalespaces", "scalespaces.functional", "scalespaces.nn", "scalespaces.models", "scalespaces.data"),
+    *("scalespaces.theory", "scalespaces.testing", "scalespaces.plotting"),
+]
+MADE = ("gallery", "tutorial", "figures")  # pages that sphinx-gallery makes, and what it makes them of
+
+pytest.importorskip("sphinx_gallery")
+
+
+@pytest.fixture(scope="module")
+def conf() -> dict:
+    return runpy.run_path(str(DOCS / "conf.py"))
+
+
+def reachable(page: Path) -> Iterator[Path]:
+    """A page, and those in its tables of contents, and so on."""
+    yield page
+    for body in re.findall(r"```\{toctree\}\n(.*?)```|\.\. toctree::\n(.*)", page.read_text(), re.DOTALL):
+        for entry in filter(None, map(str.strip, "".join(body).splitlines())):
+            name = re.sub(r".*<(.*)>", r"\1", entry)
+            if not name.startswith(":") and name.split("/")[0] not in MADE:
+                markdown = page.parent / f"{name}.md"
+                yield from reachable(markdown if markdown.exists() else markdown.with_suffix(".rst"))
+
+
+def test_every_page_is_in_a_table_of_contents():
+    pages = {page for suffix in ("md", "rst") for page in DOCS.rglob(f"*.{suffix}")}
+    pages = {page for page in pages if page.relative_to(DOCS).parts[0] not in MADE}
+    assert set(reachable(DOCS / "index.md")) == pages
+
+
+def documented() -> set[str]:
+    """The full names that the sources of the reference describe, modules among them."""
+    names = set()
+    for page in (DOCS / "api").glob("*.rst"):
+        module = ""
+        for directive, name in re.findall(r"^\.\. ([\w:]+):: ([\w.]+)$", page.read_text(), re.MULTILINE):
+            if directive in ("automodule", "currentmodule"):
+                module = name
+                names |= {name} if directive == "automodule" else set()
+            elif directive.startswith("auto") or directive == "py:data":
+                names.add(name if name.startswith("scalespaces.") else f"{module}.{name}")
+    return names | set(re.findall(r"``(scalespaces\.\w+)``", (DOCS / "api" / "index.rst").read_text()))
+
+
+def public(part: str) -> list[str]:
+    """The export list; where there is none, what a module defines."""
+    module = importlib.import_module(part)
+    defined = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == part]
+    return getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_public_name_is_in_the_reference(part):
+    assert [name for name in public(part) if f"{part}.{name}" not in documented()] == []
+
+
+def test_what_the_reference_describes_exists_and_is_public():
+    for name in documented():
+        pkgutil.resolve_name(name)
+        assert "._" not in name
+
+
+def test_pages_as_github_shows_them_become_pages_of_the_site(conf):
+    app = SimpleNamespace(env=SimpleNamespace(doc2path=lambda name: DOCS / "howto" / f"{name}.md"))
+    source = [
+        "$`t > 0`$ [`scalespaces.nn.Lift`](../../src/scalespaces/nn/lift.py) [recipes](../../recipes) "
+        "[a test](../../tests/test_site.py) [page](../tutorial/2_correlation.py) [figures](../figures) "
+        "[b](../theory.md)"
+    ]
+    conf["read_as_github"](app, "sample", source)
+    assert source == [
+        "$t > 0$ {py:obj}`scalespaces.nn.Lift` recipes "
+        "[a test](../../tests/test_site.py) [page](../gallery/tutorial/2_correlation.rst) "
+        "[figures](../gallery/figures/index.rst) [b](../theory.md)"
+    ]
+
+
+def test_static_files_of_the_site_exist(conf):
+    assert [path for path in conf["html_static_path"] if not (DOCS / path).exists()] == []
+    assert any(Path(path).name == conf["mathjax_path"] for path in conf["html_static_path"])
+
+
+def remote(html: str) -> list[str]:
+    """What a browser would fetch from elsewhere to show a page; links that people click are none of it."""
+    tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", html)
+    return [tag for tag in tags if re.search(r"(?:src|href|srcset)=[\"']?(?:https?:)?//", tag)]
+
+
+@pytest.mark.parametrize(
+    ("html", "number"),
+    [
+        ('<script src="_static/a.js"></script><a href="https://example.org">b</a>', 0),
+        ('<script defer="defer" src="https://example.org/a.js"></script>', 1),
+        ('<link rel="stylesheet" href="//example.org/a.css">', 1),
+        ("<img alt='' src='http://example.org/a.png'>", 1),
+    ],
+)
+def test_the_check_sees_requests(html, number):
+    assert len(remote(html)) == number
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The site without what galleries compute, built of a copy: sphinx-gallery writes beside its sources."""
+    folder = tmp_path_factory.mktemp("site")
+    for entry in ROOT.iterdir():
+        if not entry.name.startswith(".") and entry.name not in ("docs", "out"):
+            (folder / entry.name).symlink_to(entry)
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("gallery"))
+    command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-D", "plot_gallery=0", "docs", "html"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    result = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return folder / "html"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_asks_nobody_for_anything(site):
+    pages = list(site.rglob("*.html"))
+    assert {site / "index.html", site / "api" / "nn.html", site / "gallery" / "tutorial" / "index.html"} <= set(pages)
+    assert {page.name: found for page in pages if (found := remote(page.read_text()))} == {}
+    styles = "".join(style.read_text() for style in (site / "_static").rglob("*.css"))
+    assert re.findall(r"(?:@import|url\()[\s\"']*(?:url\()?[\"']?(?:https?:)?//[^)\"']*", styles) == []
+
+
+@pytest.mark.slow
+def test_the_site_has_formulas_and_links_into_the_reference(site):
+    theory = (site / "theory.html").read_text()
+    assert 'src="_static/tex-svg.js' in theory
+    assert "`" not in "".join(re.findall(r'<span class="math notranslate nohighlight">(.*?)</span>', theory))
+    assert 'href="api/functional.html#scalespaces.functional.lift"' in theory
