@@ -48,7 +48,7 @@ echo "==> installing with pip, after $(2): this takes a few minutes"; \
 $(1)/bin/python -m pip install -q --disable-pip-version-check -c $(2) -e '.[dev]' $(6) && touch $@
 endef
 
-.PHONY: help setup lint test test-all test-oldest test-zoo demo clean
+.PHONY: help setup lint test test-all test-oldest test-zoo docs demo clean
 
 help:  ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -90,6 +90,10 @@ test-zoo: .venv-zoo/.installed  ## Convert timm's and torchvision's own models, 
 demo: setup  ## Run examples/demo.py, which writes into out/
 	$(BIN)/python examples/demo.py --out $(DEMO_OUT)
 
+docs: .venv-zoo/.installed  ## Build the site with its tutorials into out/docs, in .venv-zoo: one of them is about timm
+	.venv-zoo/bin/python -m sphinx -q -n -W --keep-going -d out/doctrees docs out/docs
+	@echo out/docs/index.html
+
 clean:  ## Remove the environments, outputs and caches
-	rm -rf .venv .venv-oldest .venv-zoo out dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-zoo out docs/gallery dist build .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
