@@ -42,10 +42,10 @@ def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 _add_image(gr, shown, picture)
-                lift = _add_lift(gr)
+                lift, changes = _add_lift(gr)
             with gr.Column(scale=3, min_width=320), gr.Tabs():
                 with gr.Tab("Scale-space"):
-                    _add_levels(gr, page, shown, lift)
+                    _add_levels(gr, shown, lift, [page.load, shown.change, *changes])
                 with gr.Tab("Equivariance"):
                     _add_errors(gr, shown, network, lift)
                 with gr.Tab("Predictions"):
@@ -145,8 +145,9 @@ def _add_image(gr: Any, shown: Any, picture: Picture) -> None:
     photograph.click(start_again, None, outputs, **_PRIVATE)
 
 
-def _add_lift(gr: Any) -> list[Any]:
-    """The fields of a lift, in the order of :func:`~scalespaces.app.explore.lift_arguments`."""
+def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
+    """The fields of a lift, in the order of :func:`~scalespaces.app.explore.lift_arguments`, and when they change."""
+    narrow = {"min_width": 130, "max_lines": 1}
     with gr.Accordion("Lift of the first two tabs", open=True):
         kernel = gr.Dropdown(
             [(name.replace("_", " "), name) for name in KERNELS],
@@ -155,28 +156,14 @@ def _add_lift(gr: Any) -> list[Any]:
             info="family of blurs; alpha is the Poisson kernel",
         )
         with gr.Row():
-            base = gr.Dropdown(
-                ["2", "√2", "3/2", "3"],
-                value="2",
-                allow_custom_value=True,
-                label="Base",
-                info="from level to level; any number above 1",
-                min_width=130,
-                elem_id="base",
+            base = gr.Textbox(
+                "2", label="Base", info="dilation from level to level: 2, √2, 3/2 ...", elem_id="base", **narrow
             )
-            zero_scale = gr.Dropdown(
-                ["1/4", "1/2", "1"],
-                value="1/4",
-                allow_custom_value=True,
-                label="Zero-scale",
-                info="blur of the image itself, a variance",
-                min_width=130,
-                elem_id="zero-scale",
+            zero_scale = gr.Textbox(
+                "1/4", label="Zero-scale", info="blur of the image itself, a variance", elem_id="zero-scale", **narrow
             )
-        levels = gr.Slider(1, MOST_LEVELS, 5, step=1, label="Levels", info="finer ones included", elem_id="number")
-        first = gr.Slider(
-            -3, 0, 0, step=1, label="First level", info="0 is the image itself; below are finer ones", elem_id="first"
-        )
+        levels = _slider(gr, (1, MOST_LEVELS, 5, 1), "Levels", "finer ones included", "number")
+        first = _slider(gr, (-3, 0, 0, 1), "First level", "0 is the image itself; below are finer ones", "first")
         sampling = gr.Radio(
             ["dense", "oversampled", "pyramid"],
             value="pyramid",
@@ -201,7 +188,18 @@ def _add_lift(gr: Any) -> list[Any]:
         show_progress="hidden",
         **_PRIVATE,
     )
-    return [kernel, base, zero_scale, levels, first, sampling, oversampling, method]
+    typed, chosen = [base, zero_scale, oversampling], [kernel, levels, first, sampling, method]
+    changes = [event for field in typed for event in (field.submit, field.blur)]  # not at every letter
+    fields = [kernel, base, zero_scale, levels, first, sampling, oversampling, method]
+    return fields, [*changes, *(field.change for field in chosen)]
+
+
+def _slider(gr: Any, range: tuple[float, float, float, float], label: str, info: str, id: str) -> Any:
+    """A slider whose number goes to the handler as it was typed: what is wrong with it, the handler says better."""
+    low, high, value, step = range
+    slider = gr.Slider(low, high, value, step=step, label=label, info=info, elem_id=id)
+    slider.preprocess = lambda payload: payload
+    return slider
 
 
 _PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # handlers are for the page alone
@@ -210,7 +208,7 @@ _PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # handlers are for the
 # --- the tabs --------------------------------------------------------------------------------------------------------
 
 
-def _add_levels(gr: Any, page: Any, shown: Any, lift: list[Any]) -> None:
+def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> None:
     found = gr.State(())
     view = gr.Radio(
         list(render.VIEWS),
@@ -227,7 +225,6 @@ def _add_levels(gr: Any, page: Any, shown: Any, lift: list[Any]) -> None:
         new, costs = scale_space(picture.image, lift_arguments(*fields))
         return {found: new, levels: render.levels(new, view), cost: render.cost(costs, new)}
 
-    changes = [page.load, shown.change, *(field.change for field in lift)]
     gr.on(changes, explore, [shown, view, *lift], [found, levels, cost, status], trigger_mode="always_last", **_PRIVATE)
     view.change(render.levels, [found, view], levels, **_PRIVATE)
 
@@ -273,7 +270,7 @@ def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loade
             file = gr.File(label="A network, .safetensors", height=124, elem_id="model", elem_classes="ss-drop")
             seen = gr.HTML(elem_id="seen", elem_classes="ss-line")
         with gr.Column(scale=3, min_width=280):
-            zoom = gr.Slider(FARTHEST, CLOSEST, 1, step=0.01, label="Zoom", info="about the centre", elem_id="zoom")
+            zoom = _slider(gr, (FARTHEST, CLOSEST, 1, 0.01), "Zoom", "about the centre", "zoom")
             with gr.Row():
                 first, about = loaded.side if loaded else 224, "of the square that the network sees, in pixels"
                 side = gr.Number(first, label="Side", info=about, min_width=130, elem_id="side")

@@ -1,0 +1,269 @@
+"""The explorer in a real browser: images, networks, mistakes, and no word to any other machine."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scalespaces import models
+
+WAIT = 90_000  # milliseconds, on a machine with other things to do
+
+
+def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """The command on a free port, once its page answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "scalespaces", "app", "--no-browser", "--port", str(port), *arguments]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+    if found is None:
+        server.kill()
+        pytest.fail(f"no address in {line!r}: {server.communicate()[1]}")
+    return server, found[0]
+
+
+def stop(server: subprocess.Popen[str]) -> tuple[int, str]:
+    """End it as Ctrl-C does: the exit code, and what it said against it."""
+    server.send_signal(signal.SIGINT)
+    _, errors = server.communicate(timeout=30)
+    return server.returncode, errors
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server, found = start()
+    yield found
+    code, errors = stop(server)
+    assert (code, errors) == (0, "")
+
+
+@pytest.fixture
+def visit(open_page: Callable[..., Any], address: str) -> Callable[..., Any]:
+    """Open the page once it shows the first levels; whoever else it asks for something is noted on it."""
+
+    def visit(width: int = 1440, dark: bool = False) -> Any:
+        page = open_page("about:blank", width, dark)
+        page.asked = []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.set_default_timeout(WAIT)
+        page.goto(address)
+        page.wait_for_selector("#levels figure")
+        return page
+
+    return visit
+
+
+def hosts(page: Any) -> set[str | None]:
+    return {urlsplit(url).hostname for url in page.asked if urlsplit(url).scheme not in ("data", "blob")}
+
+
+def drop(page: Any, field: str, file: Path) -> None:
+    page.locator(f"#{field} input[type=file]").set_input_files(str(file))
+
+
+def open_tab(page: Any, name: str) -> None:
+    page.get_by_role("tab", name=name).click()
+
+
+def sizes(page: Any) -> list[str]:
+    return page.locator("#levels figcaption span:nth-of-type(1)").all_inner_texts()
+
+
+def choose(page: Any, field: str, name: str) -> None:
+    page.locator(f"#{field}").get_by_text(name, exact=True).click()
+
+
+def write(page: Any, field: str, text: str) -> None:
+    """Type into a field and press Enter."""
+    page.locator(f"#{field} :is(input, textarea)").fill(text)
+    page.locator(f"#{field} :is(input, textarea)").press("Enter")
+
+
+def await_sizes(page: Any, *expected: str) -> None:
+    """Wait until the levels have these sizes."""
+    script = "text => [...document.querySelectorAll('#levels figcaption')].map(e => e.children[1].innerText) == text"
+    try:
+        page.wait_for_function(script, arg=",".join(expected))
+    except Exception as error:
+        pytest.fail(f"expected levels of {expected}, got {sizes(page)}: {error}")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    colours = np.random.default_rng(0).integers(0, 256, (96, 160, 3), dtype=np.uint8)
+    Image.fromarray(colours).save(folder / "mine.png")
+    Image.fromarray(colours).resize((3000, 1800)).save(folder / "large.jpg")
+    Image.new("RGB", (1, 1)).save(folder / "pixel.png")
+    (folder / "words.png").write_text("these are words")
+    (folder / "cut.png").write_bytes((folder / "mine.png").read_bytes()[:2000])
+    model = models.create("s_cnn")
+    model.card = models.Card(classes=["<i>zero</i>", "${one}", *"23456789"])
+    models.save(model, folder / "digits.safetensors")
+    (folder / "cut.safetensors").write_bytes((folder / "digits.safetensors").read_bytes()[:5000])
+    return folder
+
+
+def test_levels_follow_the_image_and_the_fields(visit, files):
+    page = visit()
+    assert sizes(page) == ["512 × 512", "256 × 256", "128 × 128", "64 × 64", "32 × 32"]
+    assert "times the image" in page.inner_text("#cost")
+    drop(page, "image", files / "mine.png")
+    await_sizes(page, "160 × 96", "80 × 48", "40 × 24", "20 × 12", "10 × 6")
+    assert "mine.png" in page.inner_text("#preview")
+    before = page.locator("#levels img").nth(2).get_attribute("src")
+    write(page, "base", "3")
+    await_sizes(page, "160 × 96", "54 × 32", "18 × 11", "6 × 4", "2 × 2")
+    assert page.locator("#levels img").nth(2).get_attribute("src") != before
+    choose(page, "sampling", "dense")
+    await_sizes(page, *["160 × 96"] * 5)
+    choose(page, "sampling", "oversampled")
+    page.wait_for_selector("#oversampling input")
+    await_sizes(page, "160 × 96", "107 × 64", "36 × 22", "12 × 8", "4 × 3")
+    choose(page, "view", "sample by sample")
+    page.wait_for_function("document.querySelectorAll('#levels img')[4].style.width === '2.5%'")
+    assert hosts(page) == {"127.0.0.1"}
+
+
+def test_errors_are_measured(visit):
+    page = visit()
+    open_tab(page, "Equivariance")
+    page.click("#measure")
+    page.wait_for_selector("#errors table")
+    assert page.inner_text("#errors .ss-verdict").startswith("Exact: errors are 0.")
+    choose(page, "method", "direct")
+    page.click("#network input")
+    page.get_by_role("option", name="1 random layer").click()
+    page.click("#measure")
+    page.wait_for_function("document.querySelector('#errors .ss-verdict').innerText.startsWith('Not exact')")
+    assert "blurs the image anew" in page.inner_text("#errors .ss-verdict")
+    assert page.locator("#errors img").count() == 1
+
+
+def test_a_network_answers_while_the_image_is_zoomed(visit, files):
+    page = visit()
+    open_tab(page, "Predictions")
+    drop(page, "model", files / "digits.safetensors")
+    page.wait_for_selector("#answer .ss-bar")
+    page.wait_for_selector("#curve img")
+    assert "digits.safetensors" in page.inner_text("#facts")
+    assert "<i>zero</i>, ${one}, 2" in page.inner_text("#facts")
+    assert page.locator("#answer .ss-chosen").count() == 1
+    assert page.locator("#side input").input_value() == "28"
+    seen, answer = page.locator("#seen img").get_attribute("src"), page.inner_text("#answer")
+    page.locator("#zoom input[type=number]").fill("0.5")
+    page.locator("#zoom input[type=number]").press("Enter")
+    page.wait_for_function("seen => document.querySelector('#seen img').src !== seen", arg=seen)
+    page.wait_for_function("answer => document.querySelector('#answer').innerText !== answer", arg=answer)
+    open_tab(page, "Equivariance")
+    page.click("#network input")
+    page.get_by_role("option", name="the loaded network").click()
+    page.click("#measure")
+    page.wait_for_selector("#errors table")
+    assert "digits.safetensors" in page.inner_text("#errors")
+
+
+def test_tabs_do_not_share_what_they_hold(visit, files):
+    first, second = visit(), visit()
+    drop(first, "image", files / "mine.png")
+    await_sizes(first, "160 × 96", "80 × 48", "40 × 24", "20 × 12", "10 × 6")
+    choose(second, "method", "direct")
+    second.wait_for_function("document.querySelector('#cost').innerText.includes('9, 17, 33, 65 taps')")
+    assert sizes(second)[0] == "512 × 512"
+
+
+def test_mistakes_get_a_message_and_the_page_lives_on(visit, files):
+    page = visit()
+    for name, message in (("words.png", "'words.png' is not an image"), ("cut.png", "'cut.png' is not an image that")):
+        drop(page, "image", files / name)
+        page.wait_for_function("text => document.querySelector('#image-status').innerText.includes(text)", arg=message)
+    drop(page, "image", files / "large.jpg")
+    page.wait_for_function("document.querySelector('#preview').innerText.includes('reduced from 3000 × 1800 pixels')")
+    assert page.inner_text("#image-status").strip() == ""
+    drop(page, "image", files / "pixel.png")
+    page.wait_for_function("document.querySelector('#space-status').innerText.includes('choose 1 at most')")
+    page.get_by_text("Use the photograph").click()
+    page.wait_for_function("document.querySelector('#preview').innerText.includes('512 × 512')")
+    page.wait_for_function("document.querySelector('#space-status').innerText.trim() === ''")
+
+    for text, message in (("0.5", "base must be a finite number > 1"), ("two", "base must be a number such as")):
+        write(page, "base", text)
+        page.wait_for_function("text => document.querySelector('#space-status').innerText.includes(text)", arg=message)
+    write(page, "base", "2")
+    levels = page.locator("#number input[type=number]")
+    for text, message in (("99", "from 1 to 12, got 99"), ("2.5", "from 1 to 12, got 2.5"), ("", "levels must be a")):
+        levels.fill(text)
+        levels.press("Enter")
+        page.wait_for_function("text => document.querySelector('#space-status').innerText.includes(text)", arg=message)
+    levels.fill("5")
+    levels.press("Enter")
+    page.wait_for_function("document.querySelector('#space-status').innerText.trim() === ''")
+    choose(page, "sampling", "oversampled")
+    write(page, "oversampling", "0.5")
+    page.wait_for_function("document.querySelector('#space-status').innerText.includes('oversampling must be 1')")
+    write(page, "oversampling", "4")
+    await_sizes(page, *["512 × 512"] * 3, "256 × 256", "128 × 128")
+    assert page.inner_text("#space-status").strip() == ""
+
+    open_tab(page, "Predictions")
+    for name in ("cut.safetensors", "words.png"):
+        drop(page, "model", files / name)
+        page.wait_for_function(
+            "name => document.querySelector('#model-status').innerText.includes(`'${name}' is no safetensors file`)",
+            arg=name,
+        )
+    drop(page, "model", files / "digits.safetensors")
+    page.wait_for_selector("#answer .ss-bar")
+    write(page, "side", "3")
+    page.wait_for_function("document.querySelector('#model-status').innerText.includes('the side must be')")
+    write(page, "side", "32")
+    page.wait_for_function("document.querySelector('#seen').innerText.includes('32 × 32')")
+    assert page.locator("text=Traceback").count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_sticks_out(visit, overflow, files, width, dark):
+    page = visit(width, dark)
+    assert overflow(page) == []
+    open_tab(page, "Equivariance")
+    page.click("#measure")
+    page.wait_for_selector("#errors table")
+    assert overflow(page) == []
+    open_tab(page, "Predictions")
+    drop(page, "model", files / "digits.safetensors")
+    page.wait_for_selector("#curve img")
+    assert overflow(page) == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) == dark
+    assert hosts(page) == {"127.0.0.1"}
+
+
+def test_it_begins_with_what_it_is_given_and_ends_when_told(open_page, files):
+    given = ["--model", str(files / "digits.safetensors"), "--image", str(files / "mine.png")]
+    server, address = start(*given)
+    try:
+        assert urllib.request.urlopen(address, timeout=30).status == 200
+        page = open_page(address)
+        page.set_default_timeout(WAIT)
+        page.wait_for_selector("#levels figure")
+        assert sizes(page)[0] == "160 × 96"
+        open_tab(page, "Predictions")
+        page.wait_for_selector("#answer .ss-bar")
+        page.close()
+    finally:
+        code, errors = stop(server)
+    assert (code, errors) == (0, "")
