@@ -117,7 +117,7 @@ def test_labels_are_apart_and_in_order(places, gap):
 
 def test_shares_are_means_over_the_digits():
     series = made().series
-    root = parsed(charts.shares(series, SHRINKS))
+    root = parsed(charts.shares(series))
     cells = of_class(root, "cell")
     assert len(cells) == len(SHRINKS) * len(series[0].frames)
     shares = [float(e.get("style", "").removeprefix("--share:")) for e in cells]

@@ -83,6 +83,10 @@ def test_verdicts_are_those_of_the_result():
     assert f"{kept} of 5 kept" in words
 
 
+def test_the_baseline_that_saw_all_sizes_is_given_its_due():
+    assert re.search(r"trained at all sizes has 92\.9\s% to 98\.3\s% right", page(made()).words)
+
+
 def test_a_bad_result_is_told_as_it_is():
     result = with_accuracy("ours", 0.1)
     words = page(result).words
@@ -92,11 +96,14 @@ def test_a_bad_result_is_told_as_it_is():
 
 def test_means_of_errors_and_the_key_number():
     words = page(made()).words
-    assert all(f"{n} layer{'s' * (n > 1)}: mean 4.0e-03" in words for n in (1, 2, 3))
+    assert all(f"{n} layer{'s' * (n > 1)}, mean 4.0e-03" in words for n in (1, 2, 3))
     assert words.count("mean 0") == 3
+    words = page(made(equivariance=tuple(errors("direct, dense", n, n / 10) for n in (1, 2)))).words
+    assert "1 layer, mean 1.0e-01" in words
+    assert "2 layers, mean 2.0e-01" in words
     found = made(equivariance=(errors("another lift", 1, 0.25),))
     words = page(found).words
-    assert "Lift: another lift" in words
+    assert "Lift (another lift)" in words
     assert "mean 2.5e-01" in words
     assert "paper's lift 4" not in words
 

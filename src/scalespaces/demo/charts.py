@@ -14,7 +14,7 @@ from scalespaces.demo.result import SIZES, TRAINED, Errors, Method, Series, per_
 _SHAPES = {
     "cnn": "M-4-4h8v8h-8z",
     "tta": "M0-5.5L5 3.5H-5z",
-    "jitter": "M0-5.5L5.5 0L0 5.5L-5.5 0z",
+    "jitter": "M0-7.5L7.5 0L0 7.5L-7.5 0z",
     "ours": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
 }
 _DOT = "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0"
@@ -95,19 +95,28 @@ def _columns(axis: Axis, ticks: Mapping[float, str], y: float) -> str:
     return "".join(_text(name, axis(at), y, "tick middle") for at, name in ticks.items())
 
 
+def _sample(key: str) -> str:
+    """A method's line and marker, 32 wide and 16 high."""
+    return _line([(0, 8), (32, 8)]) + _element("path", d=_SHAPES[key], transform="translate(16 8)", class_="marker")
+
+
 def swatch(key: str) -> str:
     """A method's line and marker, for a legend."""
-    drawn = _line([(0, 8), (32, 8)]) + _element("path", d=_SHAPES[key], transform="translate(16 8)", class_="marker")
-    return _element("svg", drawn, viewBox="0 0 32 16", class_=f"swatch {key}", aria_hidden="true")
+    return _element("svg", _sample(key), viewBox="0 0 32 16", class_=f"swatch {key}", aria_hidden="true")
+
+
+def _entry(method: Method, x: float, y: float) -> str:
+    words = _text(method.name, 42, 13, "label")
+    return _element("g", _sample(method.key), words, class_=f"entry {method.key}", transform=f"translate({x:g} {y:g})")
 
 
 def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool) -> str:
     """Accuracy against the size of the digits; below, a digit at these sizes, one picture for each."""
-    width, height = (760, 500) if wide else (360, 344)
+    width, height = (760, 492) if wide else (360, 384)
     side, left, right = (76, 44, 128) if wide else (42, 34, 26)
-    bottom = height - side - (72 if wide else 62)
+    top, bottom = 16 if wide else 64, height - side - 64
     x = Axis(SIZES[0], SIZES[-1], left + side / 2 - 6, width - right - 6, log=True)
-    y = Axis(0, 100, bottom, 16)
+    y = Axis(0, 100, bottom, top)
     edge = x(SIZES[-1]) + 14
     drawn = [
         _rows(y, {n: f"{n} %" if wide else f"{n}" for n in range(0, 101, 20)}, left, edge),
@@ -122,6 +131,8 @@ def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool
     if wide:
         places = _apart([y(100 * method.mean(SIZES[-1])) for method in methods], 20)
         drawn += [_text(m.name, edge + 4, at + 5, f"label {m.key}") for m, at in zip(methods, places, strict=True)]
+    else:
+        drawn += [_entry(method, 180 * (n % 2), 24 * (n // 2)) for n, method in enumerate(methods)]
     numbers = "; ".join(f"{m.name}: {', '.join(per_cent([m.mean(size)]) for size in SIZES)}" for m in methods)
     label = f"Accuracy in per cent at sizes {', '.join(map(named, SIZES))}. {numbers}."
     return _svg(width, height, label, *drawn, kind="wide" if wide else "narrow")
@@ -183,17 +194,17 @@ def mean_shares(series: Sequence[Series]) -> dict[float, list[float]]:
     }
 
 
-def shares(series: Sequence[Series], downscalings: Sequence[float]) -> str:
+def shares(series: Sequence[Series]) -> str:
     """A heat map: the levels' shares in the answer against the size of the digits."""
     found = mean_shares(series)
-    sizes, levels = list(found), len(downscalings)
-    width, cell, left, top = 560, 36, 92, 8
+    sizes, levels = list(found), len(series[0].frames[0].shares)
+    width, cell, left, top = 560, 32, 76, 8
     bottom = top + cell * levels
     x = Axis(0, len(sizes), left, width - 8)
     drawn = []
-    for k, small in enumerate(downscalings):
+    for k in range(levels):
         at = bottom - cell * (k + 1)
-        drawn.append(_text(f"level {k}, ÷{small:g}", left - 10, at + cell / 2 + 5, "tick end"))
+        drawn.append(_text(f"level {k}", left - 10, at + cell / 2 + 5, "tick end"))
         for n, size in enumerate(sizes):
             share = found[size][k]
             title = _element("title", f"size {size:g}, level {k}: {100 * share:.0f} %")

@@ -14,7 +14,7 @@ from scalespaces.demo import charts
 from scalespaces.demo.charts import named, picture
 from scalespaces.demo.result import SIZES, TRAINED, Activations, Errors, Frame, Level, Result, per_cent, verdicts
 
-_LIFTS = {"direct, dense": "The paper's lift", "cascade, pyramid": "This library's lift"}
+_LIFTS = {"direct, dense": "The paper's lift", "cascade, pyramid": "This library's"}
 _SHOWN = 5  # the digit of the plot's pictures
 
 
@@ -31,11 +31,12 @@ def render(result: Result) -> str:
         "seeds": _seeds(result),
         "verdicts": _verdicts(result),
         "kept": _kept(result),
+        "jitter": _range(result, "jitter"),
         "scale_space": _scale_space(result),
         "pixels": _pixels(result),
         "activations": _activations(result),
         "octave": _octave(result),
-        "shares": charts.shares(result.series, result.downscalings),
+        "shares": charts.shares(result.series),
         "moves": _moves(result),
         "errors": _errors(result),
         "costs": _costs(result),
@@ -50,15 +51,24 @@ def _page(name: str) -> str:
 
 
 def _data(result: Result) -> str:
-    """What the script shows, as JSON that cannot end the element around it."""
+    """What the script shows."""
 
     def frame(one: Frame) -> dict[str, object]:
         shown = picture(one.picture)
         return {"size": one.size, "picture": shown, "cnn": one.cnn, "ours": one.ours, "shares": one.shares}
 
     series = [{"label": one.label, "frames": list(map(frame, one.frames))} for one in result.series]
-    found = {"downscalings": result.downscalings, "series": series}
-    return json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
+    return _json({"downscalings": result.downscalings, "series": series})
+
+
+def _json(value: object) -> str:
+    r"""JSON that cannot end the element around it.
+
+    Example:
+        >>> _json("</script>")
+        '"\\u003c/script>"'
+    """
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _summary(result: Result) -> str:
@@ -67,7 +77,7 @@ def _summary(result: Result) -> str:
     size = "as many parameters" if same else f"{ours.cost.parameters:,} parameters"
     return (
         f"Trained on {_count(result, 'train_digits')} handwritten digits of one size and asked about "
-        f"{_count(result, 'test_digits')} others {named(far)} times as large, a CNN has "
+        f"{_count(result, 'test_digits')} others, {named(far)} times as large, a CNN has "
         f"<strong class=cnn>{_percent(cnn.mean(far))}</strong> right. A scale-space network with {size}, trained on "
         f"the same digits, has <strong class=ours>{_percent(ours.mean(far))}</strong>."
     )
@@ -158,6 +168,11 @@ def _kept(result: Result) -> str:
     return f"{sum(verdict.kept for verdict in found)} of {len(found)}"
 
 
+def _range(result: Result, key: str) -> str:
+    means = [result.method(key).mean(size) for size in SIZES]
+    return f"{_percent(min(means))} to {_percent(max(means))}"
+
+
 def _scale_space(result: Result) -> str:
     rows = []
     for name, levels in result.scale_space.items():
@@ -219,19 +234,14 @@ def _moves(result: Result) -> str:
 
 
 def _errors(result: Result) -> str:
-    """A row of charts for each lift, a chart for each depth."""
+    """A chart for each lift and depth."""
     found, lowest = result.equivariance, charts.lowest(result.equivariance)
-    rows = []
-    for lift in dict.fromkeys(one.lift for one in found):
-        title = f"{_LIFTS.get(lift, 'Lift')}: {lift}"
-        figures = "".join(
-            f"<figure><figcaption>{_layers(one.layers)}: mean {_error(_mean(found, lift, one.layers))}</figcaption>"
-            f"{charts.errors(one, lowest)}</figure>"
-            for one in found
-            if one.lift == lift
-        )
-        rows.append(f"<h3>{escape(title)}</h3><div class=panels>{figures}</div>")
-    return "".join(rows)
+    figures = []
+    for one in found:
+        lift = f"{_LIFTS.get(one.lift, 'Lift')} ({one.lift})"
+        words = f"<b>{escape(lift)}</b>{_layers(one.layers)}, mean {_error(_mean(found, one.lift, one.layers))}"
+        figures.append(f"<figure><figcaption>{words}</figcaption>{charts.errors(one, lowest)}</figure>")
+    return "".join(figures)
 
 
 def _layers(count: int) -> str:
