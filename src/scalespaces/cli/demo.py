@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from scalespaces.cli._output import write_json
 from scalespaces.demo.report import render
 from scalespaces.demo.result import SIZES, Result, per_cent, verdicts
 from scalespaces.demo.run import run
-from scalespaces.demo.study import QUICK, Advance, Settings
+from scalespaces.demo.study import FULL, QUICK, Advance, Settings
 from scalespaces.plotting import check_writable, plot_over_scales
 
 _DESCRIPTION = """\
@@ -36,7 +37,9 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="folder to write into")
-    parser.add_argument("--full", action="store_true", help="three seeds instead of one: mean and standard deviation")
+    parser.add_argument(
+        "--full", action="store_true", help="three seeds, more test digits: mean and standard deviation"
+    )
     parser.add_argument("--seed", type=seed, default=0, help="the first seed")
     parser.add_argument("--epochs", type=positive, metavar="N", help=f"to train for (default: {Settings().epochs})")
     parser.add_argument("--quick", action="store_true", help="few digits, one epoch: to see that it runs, no more")
@@ -52,9 +55,9 @@ def _run(args: argparse.Namespace) -> None:
     page = prepare(args.out / "report.html")
     if args.plot is not None:
         check_writable(args.plot)
-    settings = QUICK if args.quick else Settings()
+    settings = QUICK if args.quick else FULL if args.full else Settings()
     if args.epochs is not None:
-        settings = Settings(**{**vars(settings), "epochs": args.epochs})
+        settings = replace(settings, epochs=args.epochs)
     seeds = [args.seed + n for n in range(3 if args.full else 1)]
     with _Progress() as progress:
         result, network = run(seeds, settings, progress.begin)

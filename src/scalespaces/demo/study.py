@@ -33,7 +33,7 @@ class Settings:
     """How much is done: digits to learn from and to test with, epochs, rounds of timing and images in each."""
 
     train: int = 1297
-    test: int = 500
+    test: int = 300
     epochs: int = 12
     batch_size: int = 64
     rounds: int = 7
@@ -45,6 +45,7 @@ class Settings:
         return self.epochs * max(1, self.train // self.batch_size)
 
 
+FULL = Settings(test=500)
 QUICK = Settings(train=128, test=20, epochs=1, rounds=1, timed=4)
 
 

@@ -1,0 +1,66 @@
+"""The command ``scalespaces demo``."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from command import fails, run
+
+from scalespaces import models
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--epochs", "0"], "at least 1, got '0'"),
+        (["--seed", "-1"], "--seed"),
+        (["--plot", "figure.xyz"], "got the suffix '.xyz'"),
+    ],
+)
+def test_bad_arguments_are_found_before_the_work(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert words in fails(capsys, "demo", *arguments)
+
+
+def test_a_file_where_the_folder_should_be(capsys, tmp_path):
+    (tmp_path / "taken").write_text("")
+    assert "is not a folder" in fails(capsys, "demo", "--out", str(tmp_path / "taken"))
+
+
+@pytest.mark.slow
+def test_it_writes_a_report_numbers_and_a_network(tmp_path):
+    done = run("demo", "--quick", "--full", "--out", str(tmp_path), "--plot", str(tmp_path / "accuracy.svg"))
+    assert done.returncode == 0, done.stderr
+    assert f"Now look at {tmp_path / 'report.html'}" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "accuracy.svg",
+        "network.safetensors",
+        "report.html",
+        "results.json",
+    ]
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert document["seeds"] == [0, 1, 2]
+    for method in document["methods"]:
+        assert len(method["accuracy"]) == 3
+        shown = f"{100 * sum(row[0] for row in method['accuracy']) / 3:.1f} ±"
+        assert shown in done.stdout
+        assert shown in (tmp_path / "report.html").read_text()
+    network = models.load(tmp_path / "network.safetensors")
+    assert network.card.classes == tuple("0123456789")
+
+
+@pytest.mark.slow
+def test_interrupted_it_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "scalespaces", "demo", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(12)  # somewhere in the training
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "scalespaces demo: interrupted"
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
