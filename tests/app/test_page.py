@@ -21,7 +21,7 @@ class Toasts(SimpleNamespace):
     def __init__(self):
         super().__init__(said=[])
 
-    def Warning(self, message, title):
+    def Warning(self, message):
         self.said.append(message)
 
 

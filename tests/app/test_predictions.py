@@ -9,6 +9,7 @@ from torch import nn
 
 import scalespaces
 from scalespaces.app.predictions import ZOOMS, load_network, over_zooms, predict
+from scalespaces.app.render import curve
 from scalespaces.data import photograph
 from scalespaces.models import Card
 from scalespaces.train.scales import zoom
@@ -77,6 +78,17 @@ def test_the_curve_goes_through_the_predictions(digits):
         assert expected is None or points[2][1] == pytest.approx(expected, abs=1e-6)
     top = predict(digits, IMAGE, 1, 28).top[0][0]
     assert top in lines
+
+
+def test_a_curve_that_takes_too_long_is_left_out(digits):
+    seen = []
+    assert over_zooms(digits, IMAGE, 28, report=lambda done, all: seen.append(done), patience=0) == {}
+    assert seen == [0, 1]
+    assert "smaller side" in curve({})
+
+
+def test_networks_for_large_images_begin_with_small_ones(saved):
+    assert load_network(saved("s_resnet", num_levels=2, sampling="pyramid", method="cascade")).side == 256
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ _QUESTION = """<p class="ss-note">Downscale the image, or shift its levels: an e
 apart. The button measures by how much this one does.</p>"""
 _WAITING = '<p class="ss-note">Load a network to see what it makes of the image.</p>'
 _MOST_UPLOADED = 2**29  # bytes
+_PATIENCE = 20.0  # seconds, for a curve
 _FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
@@ -112,7 +113,7 @@ def _guarded(gr: Any, status: Any) -> Callable[[Handler], Handler]:
             except Exception as error:
                 log.exception("the explorer met an error that it did not expect")
                 message = f"this went wrong, and the terminal says where: {type(error).__name__}: {error}"[:300]
-            gr.Warning(escape(message), title="Not done")
+            gr.Warning(escape(message))
             return {status: render.status(message, good=False)}
 
         return run
@@ -235,7 +236,7 @@ def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
             list(NETWORKS),
             value=LIFT,
             label="Network",
-            info="random layers have filters of 2 levels; all networks but a loaded one have the lift above",
+            info="random layers have filters of 2 levels; all but a loaded network have the lift of this page",
             elem_id="network",
             scale=2,
         )
@@ -302,7 +303,8 @@ def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loade
 
         if loaded is None:
             return {}
-        return {curve: render.curve(over_zooms(loaded, picture.image, side, fill, report=report))}
+        lines = over_zooms(loaded, picture.image, side, fill, report=report, patience=_PATIENCE)
+        return {curve: render.curve(lines)}
 
     changes = [page.load, network.change, shown.change, side.submit, side.blur, fill.change]
     last: dict[str, Any] = {"trigger_mode": "always_last", **_PRIVATE}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ ZOOMS = tuple(2 ** (n / 2) for n in range(-4, 5))
 """Half octaves, at which the curve is drawn."""
 FILLS: tuple[Fill, ...] = get_args(Fill)
 LARGEST = 1024
+_LIVELY = 256
 _GREY = torch.tensor([0.299, 0.587, 0.114])  # ITU-R 601, the weights of Pillow's "L"
 
 
@@ -40,8 +43,9 @@ class Loaded:
 
     @property
     def side(self) -> int:
-        """The side of the images that networks of its name are meant for, or the smallest it takes."""
-        return max(entry(self.model.config["name"]).input_shape[1], self.model.smallest_side)
+        """The side of the images that networks of its name are meant for, if it is not too slow to play with."""
+        meant = min(entry(self.model.config["name"]).input_shape[1:])
+        return max(min(meant, _LIVELY), self.model.smallest_side)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -162,11 +166,17 @@ def over_zooms(
     fill: Fill = "zeros",
     zooms: Sequence[float] = ZOOMS,
     report: Callable[[int, int], None] = lambda done, all: None,
+    patience: float = math.inf,
 ) -> dict[str, list[tuple[float, float | None]]]:
-    """The probabilities of up to four classes at all zooms: those that are the most probable at some zoom first."""
-    size, answers = check_view(loaded, side, fill), []
+    """The probabilities of up to four classes at all zooms: those that are the most probable at some zoom first.
+
+    There are none if that would take more seconds than ``patience``, by the time of the first zoom.
+    """
+    size, answers, start = check_view(loaded, side, fill), [], time.perf_counter()
     for n, times in enumerate(zooms):
         report(n, len(zooms))
+        if n == 1 and (time.perf_counter() - start) * len(zooms) > patience:
+            return {}
         seen = to_input(loaded.model, _view(loaded, image, size, [times], fill))
         answers.append(_mean(loaded.model(seen).float().softmax(1))[0])
     report(len(zooms), len(zooms))

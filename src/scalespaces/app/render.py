@@ -172,7 +172,9 @@ def _bar(name: str, probability: float, kind: str = "", about: str = "") -> str:
 
 
 def curve(lines: Mapping[str, Sequence[tuple[float, float | None]]]) -> str:
-    """The probabilities of some classes over zoom."""
+    """The probabilities of some classes over zoom; that there are none, if they took too long."""
+    if not lines:
+        return '<p class="ss-note">A curve over all zooms would take this network long; a smaller side brings it.</p>'
     lines = {_literal(name): points for name, points in lines.items()}
     figure = plot_over_scales(lines, ylabel="probability", title=None)
     ax = figure.axes[0]
