@@ -176,6 +176,13 @@ def test_pictures_of_a_pyramid_have_their_relative_size():
     assert parts == ["--part:1"] * 5 + [f"--part:{1 / 2**k:g}" for k in range(5)]
 
 
+def test_the_answer_moves_up_the_levels():
+    words = page(made()).words
+    assert "0.6 at size 1/2, 2.2 at size 1, 3.8 at size 2, 5.4 at size 4" in words
+    assert "2 levels higher" in words
+    assert "1 level higher" in page(made(downscalings=tuple(2.0**k for k in range(7)))).words
+
+
 def test_the_level_that_answers_is_framed():
     most = [cell for cell in page(made()).all("td") if cell.get("class") == "most"]
     assert len(most) == 4

@@ -111,7 +111,7 @@ def _keys(result: Result) -> str:
     numbers = [
         (
             _percent(ours.mean(worst["ours"])),
-            f"right at the worst size, {named(worst['ours'])}; "
+            f"right at its worst size, {named(worst['ours'])}; "
             f"the CNN's worst is {_percent(cnn.mean(worst['cnn']))}, at size {named(worst['cnn'])}",
         ),
         (_percent(ours.mean(TRAINED)), f"right at the trained size; the CNN {_percent(cnn.mean(TRAINED))}"),
@@ -226,11 +226,11 @@ def _octave(result: Result) -> str:
 
 
 def _moves(result: Result) -> str:
-    """Where the answer comes from, at the smallest and the largest size."""
+    """The levels that answer, averaged by their shares, at the sizes where there are pictures of them."""
     found = charts.mean_shares(result.series)
-    first, last = min(found), max(found)
-    mean = {size: sum(k * share for k, share in enumerate(found[size])) for size in (first, last)}
-    return f"level {mean[first]:.1f} at size {named(first)} to level {mean[last]:.1f} at size {named(last)}"
+    sizes = [size for size in found if size in [one.size for one in result.activations]]
+    means = {size: sum(k * share for k, share in enumerate(found[size])) for size in sizes}
+    return ", ".join(f"{mean:.1f} at size {named(size)}" for size, mean in means.items())
 
 
 def _errors(result: Result) -> str:

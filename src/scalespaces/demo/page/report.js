@@ -34,6 +34,7 @@
   const networks = ["cnn", "ours"];
   const named = size => size === 0.5 ? "1/2" : String(size);
   const percent = value => `${Math.round(100 * value)} %`;
+  const sure = value => value > 0.99 ? "> 99 %" : percent(value);
   const top = values => values.indexOf(Math.max(...values));
   let chosen = 0;
 
@@ -78,7 +79,7 @@
     const said = top(frame[key]), right = said === label;
     const [big, words] = get(key).querySelector(".said").children;
     big.textContent = said;
-    words.textContent = `${right ? "✓ right" : "✗ wrong"}, ${percent(frame[key][said])} sure`;
+    words.textContent = `${right ? "✓ right" : "✗ wrong"}, ${sure(frame[key][said])}`;
     words.className = right ? "right" : "wrong";
     bars[key].forEach((bar, digit) => {
       bar.style.setProperty("--p", frame[key][digit]);
