@@ -1,0 +1,169 @@
+r"""
+4. How does it get into practice?
+=================================
+
+The page before had its own training loop. In practice there is a folder of images, a network to be trained on it, and a
+program elsewhere that is to run it. This page goes all the way, with commands as one would type them: a folder of PNG
+files, a *recipe*, training, evaluation at other sizes, prediction, and export to ONNX.
+
+Run it with ``python docs/tutorial/4_practice.py``. It needs the extras ``train``, ``export`` and ``demo``.
+"""
+
+import contextlib
+import shlex
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import onnxruntime
+import torch
+from PIL import Image
+
+from scalespaces import models
+from scalespaces.cli import main
+from scalespaces.data import digits, read_image, unseen_scales
+
+EPOCHS = 10
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
+
+# %%
+# A folder of images
+# ------------------
+# One folder for each class, in one folder for each set: that is all the structure there is. Digits of 16 pixels to
+# train with and to validate; to test, other digits of half, the same and twice that size.
+
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+counts = [1000, 150, 150]
+images, labels = digits()
+sets = unseen_scales(images, labels, train=2, tests=[], canvas=24, place="random", counts=counts)
+tests = unseen_scales(images, labels, train=2, tests=[1, 2, 4], canvas=40, counts=counts)
+sets |= {f"test_{scale / 2:g}": tests[f"test_{scale}"] for scale in (1, 2, 4)}
+for name, dataset in sets.items():
+    for n, (image, label) in enumerate(zip(dataset.images, dataset.labels, strict=True)):
+        file = folder / "digits" / name / NAMES[label] / f"{n:04}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(file)
+    print(f"digits/{name}: {len(dataset)} images")
+
+# %%
+# A recipe
+# --------
+# A recipe is a YAML file with all that an experiment is. Here: the small CNN on three levels, an octave apart, one of
+# them finer than the image; every level learns from the mean of the levels' logits, and the maximum answers. What is
+# left out has defaults, what is misspelt is an error, and ``recipes/`` has those of the paper.
+
+(folder / "digits.yaml").write_text(f"""
+model:
+  name: s_cnn
+  arguments:
+    {{channels: [8, 16, 32], kernel_size: 3, grid: 1, hidden: 64, dropout: 0.3, num_levels: 3, first_level: -1, base: 2,
+     scale_pool: max}}
+data:
+  kind: class_folders
+  root: digits
+  batch_size: 50
+  workers: 0
+optimiser:
+  lr: 0.01
+  warmup: 20
+  lr_milestones: [{EPOCHS - 2}]
+levels:
+  supervise: mean
+trainer:
+  epochs: {EPOCHS}
+  accelerator: cpu
+""")
+
+# %%
+# Train
+# -----
+# Any key of the recipe may be given on the command line as well. The plain CNN has the same recipe, but for its name
+# and its levels.
+
+
+def scalespaces(command: str) -> None:
+    """Do what a shell does with this line."""
+    print(f"$ scalespaces {command}", flush=True)
+    with contextlib.chdir(folder):
+        if code := main(shlex.split(command)):
+            raise SystemExit(code)
+
+
+scalespaces("train digits.yaml --out s_cnn")
+plain = "{channels: [8, 16, 32], kernel_size: 3, grid: 1, hidden: 64, dropout: 0.3}"
+scalespaces(f"train digits.yaml --out cnn --model.name cnn --model.arguments '{plain}' --levels.supervise answer")
+
+# %%
+# The folder of a run has its recipe, its metrics, checkpoints to go on from (``--resume``), and the network of the
+# best epoch, ``model.safetensors``: a file that knows which network it holds and what its classes are called.
+
+print(*sorted(file.name for file in (folder / "s_cnn").iterdir() if file.is_file()), sep="\n")
+
+# %%
+# Evaluate
+# --------
+# At the size of the training, at half and at twice that; the name of a set says its scale. The last column is the
+# time for an image, relative to the CNN.
+
+networks = "cnn/model.safetensors s_cnn/model.safetensors --names CNN S-CNN"
+where = "--kind class_folders --root digits --splits test_0.5 test_1 test_2 --workers 0"
+scalespaces(f"evaluate {networks} {where}")
+
+# %%
+# Predict
+# -------
+# Files in, a table out: the class of each image and the probabilities of all classes.
+
+scalespaces("predict s_cnn/model.safetensors digits/test_2/seven --out predictions.csv")
+for line in (folder / "predictions.csv").read_text().splitlines()[:4]:
+    print(",".join(line.split(",")[:2]))
+
+# %%
+# Which level answers
+# -------------------
+# ``load`` brings the network back. ``scale_map`` says at which level it found what it predicts; of a network for
+# segmentation it would be a map, of a classifier it is one number for the image.
+#
+# What you see: three digits at three sizes, and above each the prediction and the level that made it. Level -1 is the
+# image twice as large, level 1 the image half as large: the larger the digit, the higher the level tends to be.
+
+network = models.load(folder / "s_cnn" / "model.safetensors")
+figure, axes = plt.subplots(3, 3, figsize=(6, 6.6), layout="constrained")
+for row, scale in zip(axes, ("0.5", "1", "2"), strict=True):
+    for ax, name in zip(row, ("two", "five", "seven"), strict=True):
+        file = sorted((folder / "digits" / f"test_{scale}" / name).glob("*.png"))[0]
+        image = read_image(file)
+        with torch.no_grad():
+            predicted, level = network(image).argmax().item(), network.scale_map(image)[0, 0, 0].item()
+        ax.imshow(image[0].permute(1, 2, 0).numpy())
+        ax.set(xticks=[], yticks=[])
+        ax.set_title(f"{network.card.classes[predicted]}, level {level}", fontsize=10)
+    row[0].set_ylabel(f"size {scale}")
+
+# %%
+# Export
+# ------
+# ONNX runs without PyTorch. With a base of 2, height and width stay free: one file for images of any size. The
+# command runs what it wrote on random images and compares before the file appears.
+
+scalespaces("export s_cnn/model.safetensors s_cnn.onnx")
+
+session = onnxruntime.InferenceSession(folder / "s_cnn.onnx", providers=["CPUExecutionProvider"])
+for size in (40, 64):
+    image = torch.rand(1, 3, size, size)
+    with torch.no_grad():
+        expected = network(image).numpy()
+    got = np.asarray(session.run(["output"], {"image": image.numpy()})[0])
+    print(f"{size} x {size}: ONNX differs from PyTorch by {np.abs(got - expected).max():.1e}")
+    assert np.allclose(got, expected, atol=1e-4)
+
+# %%
+# Where to go next
+# ----------------
+# :doc:`5_conversion` starts from a network that you have already. :doc:`/scaling` is about many devices and runs that
+# are interrupted, and ``scalespaces train --help`` about all the keys of a recipe.
+
+scratch.cleanup()
+plt.show()
