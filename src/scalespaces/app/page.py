@@ -26,7 +26,7 @@ _QUESTION = """<p class="ss-note">Downscale the image, or shift its levels: an e
 apart. The button measures by how much this one does.</p>"""
 _WAITING = '<p class="ss-note">Load a network to see what it makes of the image.</p>'
 _MOST_UPLOADED = 2**29  # bytes
-_PATIENCE = 20.0  # seconds, for a curve
+_PATIENCE = 60.0  # seconds, for a curve
 _FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 

@@ -170,13 +170,15 @@ def over_zooms(
 ) -> dict[str, list[tuple[float, float | None]]]:
     """The probabilities of up to four classes at all zooms: those that are the most probable at some zoom first.
 
-    There are none if that would take more seconds than ``patience``, by the time of the first zoom.
+    There are none if that would take more seconds than ``patience``, by the time of the second zoom: the first one
+    is slower.
     """
-    size, answers, start = check_view(loaded, side, fill), [], time.perf_counter()
+    size, answers, start = check_view(loaded, side, fill), [], 0.0
     for n, times in enumerate(zooms):
         report(n, len(zooms))
-        if n == 1 and (time.perf_counter() - start) * len(zooms) > patience:
+        if n == 2 and (time.perf_counter() - start) * len(zooms) > patience:
             return {}
+        start = time.perf_counter()
         seen = to_input(loaded.model, _view(loaded, image, size, [times], fill))
         answers.append(_mean(loaded.model(seen).float().softmax(1))[0])
     report(len(zooms), len(zooms))
