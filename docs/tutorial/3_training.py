@@ -18,7 +18,8 @@ from scalespaces import models
 from scalespaces.data import ArrayImages, digits, to_unit, unseen_scales
 from scalespaces.plotting import plot_over_scales
 
-EPOCHS, SEED = 10, 1
+EPOCHS = 10
+SEED = 1
 SIZES = (8, 11, 16, 23, 32)  # pixels
 
 # %%
@@ -29,7 +30,7 @@ SIZES = (8, 11, 16, 23, 32)  # pixels
 # a canvas of 40. ``unseen_scales`` makes such sets, here of 1,000 digits to train with and 200 to test.
 
 images, labels = digits()
-counts = [1000, 200, 200]  # to train, to validate (not used here), to test
+counts = [1000, 200, 200]  # to train with, to validate (not used here), to test
 train_set = unseen_scales(images, labels, train=2, tests=[], canvas=24, place="random", counts=counts)["train"]
 sets = unseen_scales(images, labels, train=2, tests=[size / 8 for size in SIZES], canvas=40, counts=counts)
 test_sets = {size: sets[f"test_{size / 8:g}"] for size in SIZES}

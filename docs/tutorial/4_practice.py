@@ -126,15 +126,22 @@ for line in (folder / "predictions.csv").read_text().splitlines()[:4]:
 # ``load`` brings the network back. ``scale_map`` says at which level it found what it predicts; of a network for
 # segmentation it would be a map, of a classifier it is one number for the image.
 #
-# What you see: three digits at three sizes, and above each the prediction and the level that made it. Level -1 is the
-# image twice as large, level 1 the image half as large: the larger the digit, the higher the level tends to be.
+# Level -1 is the image twice as large, level 1 the image half as large. So the level should rise with the digits:
 
 network = models.load(folder / "s_cnn" / "model.safetensors")
+for scale in ("0.5", "1", "2"):
+    files = sorted((folder / "digits" / f"test_{scale}").glob("*/*.png"))
+    with torch.no_grad():
+        found = network.scale_map(torch.cat([read_image(file) for file in files]))[:, 0, 0]
+    print(f"size {scale}: level {found.double().mean():.2f}, the mean of {len(files)} digits")
+
+# %%
+# What you see: three digits at three sizes, and above each the prediction and the level that made it.
+
 figure, axes = plt.subplots(3, 3, figsize=(6, 6.6), layout="constrained")
 for row, scale in zip(axes, ("0.5", "1", "2"), strict=True):
     for ax, name in zip(row, ("two", "five", "seven"), strict=True):
-        file = sorted((folder / "digits" / f"test_{scale}" / name).glob("*.png"))[0]
-        image = read_image(file)
+        image = read_image(sorted((folder / "digits" / f"test_{scale}" / name).glob("*.png"))[0])
         with torch.no_grad():
             predicted, level = network(image).argmax().item(), network.scale_map(image)[0, 0, 0].item()
         ax.imshow(image[0].permute(1, 2, 0).numpy())
