@@ -11,7 +11,8 @@ import torch
 import scalespaces
 from scalespaces import ScaleSpace, lift, plotting
 from scalespaces._files import replacing
-from scalespaces.plotting import plot_equivariance, plot_scale_space
+from scalespaces.nn import ScaleConv2d
+from scalespaces.plotting import plot_correlation, plot_equivariance, plot_over_scales, plot_scale_space
 from scalespaces.testing import EquivarianceTable
 
 pytest.importorskip("matplotlib")
@@ -247,3 +248,65 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'scalespaces\[plot\]'"):
         plotting.plot_scale_space(scalespaces.lift(torch.rand(1, 1, 8, 8), num_levels=2))
+
+
+# --- correlations ----------------------------------------------------------------------------------------------------
+
+
+def colourfulness(sheet) -> np.ndarray:
+    """How far each tile of a sheet is from grey, rows after rows."""
+    return np.ptp(np.asarray(sheet.get_facecolor())[:, :3], axis=1)
+
+
+def coloured(ax) -> list[int]:
+    """How many tiles of each sheet are coloured, finest level first."""
+    return [int((colourfulness(sheet) > 0.01).sum()) for sheet in ax.collections]
+
+
+@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+def test_correlation_colours_the_taps_and_nothing_else(sampling):
+    x = lift(torch.zeros(1, 1, 17, 17), num_levels=4, sampling=sampling)
+    figure = plot_correlation(ScaleConv2d(1, 1, (2, 3, 3)), x, levels=3)
+    *panels, output = figure.axes
+    for k, ax in enumerate(panels):
+        expected = [0] * 4
+        expected[k : k + 2] = [9, 9]  # 3 x 3 taps; read between the samples of a grid twice as coarse, 3 x 3 of these
+        assert coloured(ax) == expected
+    assert coloured(output) == [1, 1, 1, 0]
+
+
+def test_dilated_taps_are_as_far_apart_as_the_level_says():
+    x = lift(torch.zeros(1, 1, 17, 17), num_levels=3)
+    ax = plot_correlation(ScaleConv2d(1, 1, (1, 3, 3)), x).axes[2]
+    rows, columns = np.nonzero(colourfulness(ax.collections[2]).reshape(17, 17) > 0.01)
+    assert sorted(set(rows)) == sorted(set(columns)) == [4, 8, 12]
+
+
+def test_lighter_weights_are_paler():
+    layer = ScaleConv2d(1, 1, (1, 1, 3), bias=False)
+    layer.weight.data = torch.tensor([0.1, 1.0, 0.0]).reshape(layer.weight.shape)
+    ax = plot_correlation(layer, lift(torch.zeros(1, 1, 5, 5), num_levels=1)).axes[0]
+    left, middle, right = colourfulness(ax.collections[0]).reshape(5, 5)[2, 1:4]
+    assert middle > left > 0.01
+    assert right < 1e-6
+
+
+def test_correlations_of_signals_cannot_be_drawn():
+    with pytest.raises(ValueError, match="two spatial axes"):
+        plot_correlation(lambda x: x, lift(torch.zeros(1, 1, 9), num_levels=2))
+
+
+def test_pictures_are_drawn_into_a_given_figure():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
+    draw = {
+        "scale space": lambda into: plot_scale_space(lift(torch.rand(1, 1, 9, 9)), into=into),
+        "equivariance": lambda into: plot_equivariance([one()], into=into),
+        "scales": lambda into: plot_over_scales({"a": [(1, 0.5)]}, into=into),
+        "correlation": lambda into: plot_correlation(lambda x: x, lift(torch.zeros(1, 1, 9, 9)), into=into),
+    }
+    for name, plot in draw.items():
+        into = pyplot.figure()
+        assert plot(into) is into, name
+        assert into.axes, name
+    pyplot.close("all")
