@@ -97,7 +97,7 @@ def test_the_keyboard_changes_the_size(address, open_page: Open):
 def test_answers_are_spoken(address, open_page: Open):
     page = open_page(address)
     press(page, "End")
-    said = "Size 4. CNN answers 6, wrong. Scale-space answers 5, right. Level 6 answers."
+    said = "Size 4. CNN answers 6, wrong. Scale-space answers 5, right. It is level 6, ÷8 that answers."
     page.wait_for_function(f"document.querySelector('#spoken[aria-live=polite]').textContent === {said!r}")
 
 

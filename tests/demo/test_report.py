@@ -113,7 +113,7 @@ def test_the_data_are_whole():
     data = next(script for script in page(result).scripts if script.startswith("{"))
     found = json.loads(data)
     assert "<" not in data
-    assert found["downscalings"] == list(result.downscalings)
+    assert found["levels"] == [f"level {k}, ÷{small:g}" for k, small in enumerate(result.downscalings)]
     assert [one["label"] for one in found["series"]] == list(range(10))
     for one, series in zip(found["series"], result.series, strict=True):
         for got, frame in zip(one["frames"], series.frames, strict=True):
@@ -181,6 +181,12 @@ def test_the_answer_moves_up_the_levels():
     assert "0.6 at size 1/2, 2.2 at size 1, 3.8 at size 2, 5.4 at size 4" in words
     assert "2 levels higher" in words
     assert "1 level higher" in page(made(downscalings=tuple(2.0**k for k in range(7)))).words
+
+
+def test_levels_finer_than_the_image_have_numbers_below_0():
+    finer = page(made(downscalings=tuple(round(2 ** (k / 2), 2) for k in range(-1, 6)), first_level=-1)).words
+    assert "2 levels higher" in finer
+    assert "level -1×1.41" in finer
 
 
 def test_the_level_that_answers_is_framed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +38,7 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="folder to write into")
-    parser.add_argument(
-        "--full", action="store_true", help="three seeds, more test digits: mean and standard deviation"
-    )
+    parser.add_argument("--full", action="store_true", help="three seeds and more test digits: mean and spread")
     parser.add_argument("--seed", type=seed, default=0, help="the first seed")
     parser.add_argument("--epochs", type=positive, metavar="N", help=f"to train for (default: {Settings().epochs})")
     parser.add_argument("--quick", action="store_true", help="few digits, one epoch: to see that it runs, no more")
@@ -77,12 +76,14 @@ def _run(args: argparse.Namespace) -> None:
 
 
 class _Progress:
-    """A bar for each piece of work."""
+    """A bar for each piece of work on a terminal, a line when it is done elsewhere."""
 
     def __init__(self) -> None:
         rich: Any = require("rich.progress", "demo")
         columns = (rich.TextColumn("{task.description:38}"), rich.BarColumn(), rich.TaskProgressColumn())
         self.bars = rich.Progress(*columns, rich.TimeElapsedColumn())
+        self.terminal = self.bars.console.is_terminal
+        self.bars.disable = not self.terminal
 
     def __enter__(self) -> _Progress:
         self.bars.start()
@@ -101,6 +102,9 @@ class _Progress:
                 self.bars.start_task(task)
                 started = True
             self.bars.advance(task)
+            found = self.bars.tasks[task]
+            if found.finished and not self.terminal:
+                print(f"{what}: {found.finished_time or 0:.1f} s", file=sys.stderr, flush=True)
 
         return advance
 

@@ -194,7 +194,7 @@ def mean_shares(series: Sequence[Series]) -> dict[float, list[float]]:
     }
 
 
-def shares(series: Sequence[Series]) -> str:
+def shares(series: Sequence[Series], first_level: int = 0) -> str:
     """A heat map: the levels' shares in the answer against the size of the digits."""
     found = mean_shares(series)
     sizes, levels = list(found), len(series[0].frames[0].shares)
@@ -204,10 +204,10 @@ def shares(series: Sequence[Series]) -> str:
     drawn = []
     for k in range(levels):
         at = bottom - cell * (k + 1)
-        drawn.append(_text(f"level {k}", left - 10, at + cell / 2 + 5, "tick end"))
+        drawn.append(_text(f"level {first_level + k}", left - 10, at + cell / 2 + 5, "tick end"))
         for n, size in enumerate(sizes):
             share = found[size][k]
-            title = _element("title", f"size {size:g}, level {k}: {100 * share:.0f} %")
+            title = _element("title", f"size {size:g}, level {first_level + k}: {100 * share:.0f} %")
             box = {"x": x(n), "y": at, "width": round(x(n + 1) - x(n) - 1, 1), "height": cell - 1}
             drawn.append(_element("rect", title, **box, class_="cell", style=f"--share:{share:.3f}"))
     for wanted in (0.5, 1, 2, 4):
@@ -217,7 +217,7 @@ def shares(series: Sequence[Series]) -> str:
     first, last = (max(range(levels), key=found[size].__getitem__) for size in (sizes[0], sizes[-1]))
     label = (
         f"Shares of the {levels} levels in the answer, from size {sizes[0]:g} to {sizes[-1]:g}: "
-        f"the level with the largest share goes from {first} to {last}."
+        f"the level with the largest share goes from {first_level + first} to {first_level + last}."
     )
     return _svg(width, bottom + 54, label, *drawn, kind="heat")
 

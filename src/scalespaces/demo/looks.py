@@ -65,10 +65,10 @@ def _pooled(answers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def downscalings(network: ScaleNetwork) -> tuple[float, ...]:
-    """How many times smaller each level sees the image."""
-    base = network.lift.base
+    """How many times smaller each level sees the image; below 1 it sees it larger."""
+    base, first = network.lift.base, network.lift.first_level
     assert isinstance(base, float)
-    return tuple(round(base**k, 2) for k in range(network.lift.num_levels))
+    return tuple(round(base ** (first + k), 2) for k in range(network.lift.num_levels))
 
 
 def scale_space() -> dict[str, tuple[Level, ...]]:

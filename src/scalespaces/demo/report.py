@@ -36,7 +36,7 @@ def render(result: Result) -> str:
         "pixels": _pixels(result),
         "activations": _activations(result),
         "octave": _octave(result),
-        "shares": charts.shares(result.series),
+        "shares": charts.shares(result.series, result.first_level),
         "moves": _moves(result),
         "errors": _errors(result),
         "costs": _costs(result),
@@ -58,7 +58,14 @@ def _data(result: Result) -> str:
         return {"size": one.size, "picture": shown, "cnn": one.cnn, "ours": one.ours, "shares": one.shares}
 
     series = [{"label": one.label, "frames": list(map(frame, one.frames))} for one in result.series]
-    return _json({"downscalings": result.downscalings, "series": series})
+    levels = [f"level {k}, {seen}" for k, seen in _levels(result).items()]
+    return _json({"levels": levels, "series": series})
+
+
+def _levels(result: Result) -> dict[int, str]:
+    """How small each level sees the image, by its number."""
+    words = (f"÷{small:g}" if small >= 1 else f"×{1 / small:.3g}" for small in result.downscalings)
+    return dict(enumerate(words, result.first_level))
 
 
 def _json(value: object) -> str:
@@ -201,17 +208,15 @@ def _pixels(result: Result) -> str:
 
 
 def _activations(result: Result) -> str:
-    heads = "".join(
-        f'<th scope="col">level {k}<small>÷{small:g}</small></th>' for k, small in enumerate(result.downscalings)
-    )
-    rows = "".join(map(_activation, result.activations))
+    heads = "".join(f'<th scope="col">level {k}<small>{seen}</small></th>' for k, seen in _levels(result).items())
+    rows = "".join(_activation(one, result.first_level) for one in result.activations)
     return f'<thead><tr><th scope="col">size</th><th scope="col">digit</th>{heads}</tr></thead><tbody>{rows}</tbody>'
 
 
-def _activation(one: Activations) -> str:
+def _activation(one: Activations, first: int) -> str:
     most = max(one.shares)
     cells = []
-    for k, (level, share) in enumerate(zip(one.levels, one.shares, strict=True)):
+    for k, (level, share) in enumerate(zip(one.levels, one.shares, strict=True), first):
         words = f"level {k} at size {named(one.size)}"
         answers = " class=most" if share == most else ""
         cells.append(f"<td{answers}>{_image(picture(level), words)}<small>{100 * share:.0f} %</small></td>")
@@ -221,7 +226,7 @@ def _activation(one: Activations) -> str:
 
 def _octave(result: Result) -> str:
     """How many levels twice the size is."""
-    levels = 1 / math.log2(result.downscalings[1])
+    levels = 1 / math.log2(result.downscalings[1] / result.downscalings[0])
     return f"{levels:.0f} level{'' if round(levels) == 1 else 's'}"
 
 
@@ -229,7 +234,7 @@ def _moves(result: Result) -> str:
     """The levels that answer, averaged by their shares, at the sizes where there are pictures of them."""
     found = charts.mean_shares(result.series)
     sizes = [size for size in found if size in [one.size for one in result.activations]]
-    means = {size: sum(k * share for k, share in enumerate(found[size])) for size in sizes}
+    means = {size: sum(k * share for k, share in enumerate(found[size], result.first_level)) for size in sizes}
     return ", ".join(f"{mean:.1f} at size {named(size)}" for size, mean in means.items())
 
 

@@ -114,7 +114,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """All of it. ``facts`` are what times depend on, and how the networks were trained and tested."""
+    """All of it.
+
+    ``downscalings`` are how many times smaller each level sees the image, the first of which is ``first_level``;
+    ``facts`` what times depend on, and how the networks were trained and tested.
+    """
 
     seeds: tuple[int, ...]
     methods: tuple[Method, ...]
@@ -124,6 +128,7 @@ class Result:
     equivariance: tuple[Errors, ...]
     downscalings: tuple[float, ...]
     facts: dict[str, Any]
+    first_level: int = 0
 
     def method(self, key: str) -> Method:
         """The method of that key: ``"cnn"``, ``"tta"``, ``"jitter"`` or ``"ours"``."""

@@ -47,6 +47,7 @@ def run(seeds: Sequence[int], settings: Settings, begin: Begin) -> tuple[Result,
         scale_space=looks.scale_space(),
         equivariance=tuple(errors),
         downscalings=looks.downscalings(trial.ours),
+        first_level=trial.ours.lift.first_level,
         facts=_facts(settings, facts, time.perf_counter() - start),
     )
     return result, trial.ours

@@ -18,12 +18,14 @@ from scalespaces.demo.result import SIZES, TRAINED, Cost, Method
 from scalespaces.train.levels import Supervision, supervise
 from scalespaces.train.scales import MultiScale, draw_scales
 
-SIDE = 24  # pixels of a digit of size 1
-SMALL, LARGE = 72, 112  # sides of the canvases: for digits of size 1, and for all sizes
+SIDE = 32  # pixels of a digit of size 1
+SMALL, LARGE = 68, 144  # sides of the canvases: for digits of size 1, and for all sizes
 TTA = (0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)  # scales of test-time augmentation, as is usual for Cityscapes
 
-_CNN = {"channels": (16, 32, 32, 64), "kernel_size": 3, "grid": 1, "hidden": 64, "dropout": 0.3}
-_LEVELS = {"num_levels": 7, "base": 2**0.5, "sampling": "pyramid", "method": "cascade", "scale_pool": "logsumexp"}
+_CNN = {"channels": (8, 16, 32, 64), "kernel_size": 3, "grid": 1, "hidden": 64, "dropout": 0.3}
+# From half an octave finer than the image on, so that there are levels on both sides of the trained size.
+_LEVELS = {"num_levels": 8, "first_level": -1, "base": 2**0.5, "sampling": "pyramid", "method": "cascade"}
+_LEVELS |= {"scale_pool": "logsumexp"}
 
 Advance = Callable[[], object]
 
@@ -89,7 +91,7 @@ def train_all(seed: int, settings: Settings, advance: Mapping[str, Advance]) -> 
     networks: dict[str, nn.Module] = {}
     for key in ("cnn", "jitter", "ours"):
         torch.manual_seed(seed)
-        made = models.create("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create("cnn", **_CNN)
+        made: Any = models.create("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create("cnn", **_CNN)
         networks[key] = made.to(memory_format=torch.channels_last)
         batches = _batches(images[learned], answers[learned], key == "jitter", seed, settings)
         _train(networks[key], batches, settings.steps, "mean" if key == "ours" else "answer", advance[key])
@@ -193,7 +195,7 @@ _NAMES = {
         f"the same CNN with test-time augmentation: the mean of its answers at {len(TTA)} scales",
     ),
     "jitter": ("CNN, all sizes", "the same CNN, trained with scale jitter: it has seen every size"),
-    "ours": ("scale-space", "the same parameters on seven levels half an octave apart, trained at size 1"),
+    "ours": ("scale-space", "the same parameters on eight levels half an octave apart, trained at size 1"),
 }
 
 

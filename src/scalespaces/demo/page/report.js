@@ -29,7 +29,7 @@
   dress(remembered());
 
   // The viewer
-  const { series, downscalings } = JSON.parse(get("data").textContent);
+  const { series, levels: names } = JSON.parse(get("data").textContent);
   const slider = get("size"), count = series[0].frames.length;
   const networks = ["cnn", "ours"];
   const named = size => size === 0.5 ? "1/2" : String(size);
@@ -54,9 +54,9 @@
     make("span", bar, String(digit));
     return bar;
   })]));
-  const levels = downscalings.map((small, k) => {
+  const levels = names.map(name => {
     const level = make("li", get("levels"));
-    make("span", level, `level ${k}, ÷${small}`);
+    make("span", level, name);
     make("i", level);
     make("span", level);
     return level;
@@ -109,7 +109,7 @@
     }
     clearTimeout(speaking);
     speaking = setTimeout(() => {
-      if (!playing) get("spoken").textContent = `Size ${named(frame.size)}. ${said.join(". ")}. Level ${most} answers.`;
+      if (!playing) get("spoken").textContent = `Size ${named(frame.size)}. ${said.join(". ")}. It is ${names[most]} that answers.`;
     }, 300);
   }
 
