@@ -31,7 +31,8 @@ image = photograph()
 #
 # Two things happen as :math:`k` grows. The filter is *dilated*: its taps :math:`y` lie :math:`2^k` pixels apart,
 # because a thing that is twice as large is made of parts twice as far apart. And it *climbs*: filter level
-# :math:`\ell` meets level :math:`k + \ell` of the image, because of parts twice as large only the blurred ones count.
+# :math:`\ell` meets level :math:`k + \ell` of the image, because those parts are twice as large themselves, and show
+# on coarser levels.
 #
 # What you see: on the left, the input levels three times, with the samples that the outputs on the right depend on,
 # found by taking gradients of a real layer. Its filters have 2 levels of 3 x 3 taps.

@@ -135,7 +135,8 @@ for name, (model, logits) in runs.items():
 # is gained by training every level depends on the seed; try others.
 
 figure = plot_over_scales(lines, into=plt.figure())
-figure.axes[0].set_xlabel("size of the digits, pixels")
+for ax in figure.axes:
+    ax.set_xlabel("size of the digits, pixels")
 
 # %%
 # Which level answers?
@@ -159,8 +160,7 @@ for (i, j), share in np.ndenumerate(shares.numpy()):
     ax.text(j, i, f"{100 * share:.0f} %", ha="center", va="center", color="white" if share < 0.6 else "black")
 
 # %%
-# What you see: the shares lie about the diagonal. A digit half an octave larger is answered half an octave further
-# down.
+# What you see: the shares lie about the diagonal. The larger the digit, the coarser the level that answers.
 #
 # It is not free. Levels finer than the image have more samples than the image, and take most of the time. And this is
 # one seed on few digits: :doc:`/results` has MNIST, three seeds, other ways to handle scale, and costs.

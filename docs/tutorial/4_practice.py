@@ -54,7 +54,7 @@ for name, dataset in sets.items():
 # them finer than the image; every level learns from the mean of the levels' logits, and the maximum answers. What is
 # left out has defaults, what is misspelt is an error, and ``recipes/`` has those of the paper.
 
-(folder / "digits.yaml").write_text(f"""
+recipe = f"""
 model:
   name: s_cnn
   arguments:
@@ -74,7 +74,7 @@ levels:
 trainer:
   epochs: {EPOCHS}
   accelerator: cpu
-""")
+"""
 
 # %%
 # Train
@@ -91,6 +91,7 @@ def scalespaces(command: str) -> None:
             raise SystemExit(code)
 
 
+(folder / "digits.yaml").write_text(recipe)
 scalespaces("train digits.yaml --out s_cnn")
 plain = "{channels: [8, 16, 32], kernel_size: 3, grid: 1, hidden: 64, dropout: 0.3}"
 scalespaces(f"train digits.yaml --out cnn --model.name cnn --model.arguments '{plain}' --levels.supervise answer")

@@ -132,9 +132,10 @@ axes[0].set(ylabel="logit", ylim=(-15, 15))
 legend = axes[1].legend(frameon=False)
 
 # %%
-# What you see: the logits of one digit (longer bars are cut off), at the size of the training on the left and at twice
-# that on the right. Level 1 on the right is level 0 on the left, but for what enlarging the picture has changed: a
-# change of size has become a shift. Level 0 on the right is what the plain ResNet makes of a size it does not know.
+# What you see: the logits of one digit (longer bars are cut off), at the size of the training on the left and at
+# twice that on the right. Level 1 on the right is level 0 on the left, but for what enlarging the picture has
+# changed: a change of size has become a shift. Level 0 on the right is what the plain ResNet makes of a size it does
+# not know.
 #
 # That is what conversion guarantees. Which level to listen to is for training to find out: ``pool="max"`` and
 # ``"mean"`` are there, and a network that is to be silent at sizes it does not know must learn that, as the one of

@@ -93,14 +93,9 @@ class _Progress:
         self.bars.stop()
 
     def begin(self, what: str, parts: int) -> Advance:
-        task = self.bars.add_task(what, total=parts, start=False)
-        started = False
+        task = self.bars.add_task(what, total=parts)
 
         def advance() -> None:
-            nonlocal started
-            if not started:
-                self.bars.start_task(task)
-                started = True
             self.bars.advance(task)
             found = self.bars.tasks[task]
             if found.finished and not self.terminal:
@@ -112,10 +107,10 @@ class _Progress:
 def _print(result: Result) -> None:
     """The tables."""
     console = require("rich.console", "demo").Console()
-    table = require("rich.table", "demo").Table(
-        title="Accuracy in per cent, by the size of the digits relative to training"
-    )
-    table.add_column("")
+    title = "Accuracy in per cent, by the size of the digits relative to training"
+    box = require("rich.box", "demo").SIMPLE_HEAD
+    table = require("rich.table", "demo").Table(title=title, box=box, padding=0, collapse_padding=True)
+    table.add_column("", no_wrap=True)
     for size in SIZES:
         table.add_column(f"{size:g}", justify="right")
     table.add_column("time", justify="right")

@@ -155,12 +155,12 @@ def verdicts(result: Result) -> list[Verdict]:
     share = ours.cost.predict / tta.cost.predict
     return [
         Verdict(
-            "At every size from 1/2 to 4, within 5 points of its accuracy at the trained size",
+            "At every size within 5 points of its accuracy at the trained size",
             f"at most {_points(drop)} below, at size {worst:g}",
             drop <= 0.05,
         ),
         Verdict(
-            "Away from the trained size, more accurate than the plain CNN by 20 points or more",
+            "Away from the trained size, 20 points or more above the plain CNN",
             f"at least {_points(margin)} above, at size {margin_at:g}",
             margin >= 0.2,
         ),
@@ -170,12 +170,12 @@ def verdicts(result: Result) -> list[Verdict]:
             loss <= 0.01,
         ),
         Verdict(
-            "At every size at least as accurate as the CNN with test-time augmentation",
+            "At every size at least as accurate as the CNN with TTA",
             f"at worst {_points(abs(behind))} {'below' if behind > 0 else 'above'}, at size {behind_at:g}",
             behind <= 0,
         ),
         Verdict(
-            "In no more than a third of the time of test-time augmentation",
+            "In no more than a third of the time of TTA",
             f"in {share:.2f} of its time ({ours.cost.predict:.1f} and {tta.cost.predict:.1f} plain passes)",
             share <= 1 / 3,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -11,10 +11,7 @@ from torch import nn
 from scalespaces.bench.measure import environment
 from scalespaces.demo import looks
 from scalespaces.demo.result import SIZES, Result
-from scalespaces.demo.study import LARGE, SIDE, SMALL, TTA, Advance, Settings, accuracies, costs, methods, train_all
-
-Begin = Callable[[str, int], Advance]
-"""Say that some work of so many parts begins, and get what to call after each of them."""
+from scalespaces.demo.study import LARGE, SIDE, SMALL, TTA, Begin, Settings, accuracies, costs, methods, train_all
 
 
 def run(seeds: Sequence[int], settings: Settings, begin: Begin) -> tuple[Result, nn.Module]:
@@ -24,9 +21,7 @@ def run(seeds: Sequence[int], settings: Settings, begin: Begin) -> tuple[Result,
     trials, accuracy = [], []
     for seed in seeds:
         of_seed = f" (seed {seed})" if len(seeds) > 1 else ""
-        names = {"cnn": "CNN", "jitter": "CNN at all sizes", "ours": "scale-space network"}
-        advance = {key: begin(f"training the {name}{of_seed}", settings.steps) for key, name in names.items()}
-        trials.append(train_all(seed, settings, advance))
+        trials.append(train_all(seed, settings, lambda what, parts, of=of_seed: begin(what + of, parts)))
         accuracy.append(accuracies(trials[-1], begin(f"testing at {len(SIZES)} sizes{of_seed}", 4 * len(SIZES))))
     trial = trials[0]
     cost = costs(trial, settings, begin("measuring time and memory", 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ _LEVELS = {"num_levels": 8, "first_level": -1, "base": 2**0.5, "sampling": "pyra
 _LEVELS |= {"scale_pool": "logsumexp"}
 
 Advance = Callable[[], object]
+Begin = Callable[[str, int], Advance]
+"""Say that some work of so many parts begins, and get what to call after each of them."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +85,19 @@ def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[
     return torch.from_numpy(shown).unsqueeze(1).float().div(255)
 
 
-def train_all(seed: int, settings: Settings, advance: Mapping[str, Advance]) -> Trial:
+def train_all(seed: int, settings: Settings, begin: Begin) -> Trial:
     """Train the plain CNN, the same with scale jitter, and the scale-space network; equal in parameters and recipe."""
     images, labels = digits()
     learned, tested = split_classes(labels, (settings.train, settings.test), seed)
     answers = torch.from_numpy(labels)
     networks: dict[str, nn.Module] = {}
-    for key in ("cnn", "jitter", "ours"):
+    for key, name in {"cnn": "CNN", "jitter": "CNN at all sizes", "ours": "scale-space network"}.items():
+        advance = begin(f"training the {name}", settings.steps)
         torch.manual_seed(seed)
         made: Any = models.create("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create("cnn", **_CNN)
         networks[key] = made.to(memory_format=torch.channels_last)
         batches = _batches(images[learned], answers[learned], key == "jitter", seed, settings)
-        _train(networks[key], batches, settings.steps, "mean" if key == "ours" else "answer", advance[key])
+        _train(networks[key], batches, settings.steps, "mean" if key == "ours" else "answer", advance)
     ours: Any = networks["ours"]
     ours.card = models.Card(classes=[str(digit) for digit in range(10)])
     return Trial(networks["cnn"], networks["jitter"], ours, images[tested], answers[tested], seed)
