@@ -4,7 +4,6 @@
 PYTHON ?=
 WORKERS ?= auto
 BIN := .venv/bin
-DEMO_OUT ?= out
 
 # uv does not read pip's variables: hand them on, unless uv has its own.
 ifdef PIP_FIND_LINKS
@@ -87,8 +86,8 @@ test-oldest: .venv-oldest/.installed  ## Run the tests on the oldest versions pr
 test-zoo: .venv-zoo/.installed  ## Convert timm's and torchvision's own models, in .venv-zoo: torchvision would break .venv
 	$(call PYTEST,.venv-zoo) tests/zoo
 
-demo: setup  ## Run examples/demo.py, which writes into out/
-	$(BIN)/python examples/demo.py --out $(DEMO_OUT)
+demo: setup  ## Train on digits of one size, recognise them at others: out/demo/report.html, in some four minutes
+	$(BIN)/scalespaces demo
 
 docs: .venv-zoo/.installed  ## Build the site with its tutorials into out/docs, in .venv-zoo: one of them is about timm
 	.venv-zoo/bin/python -m sphinx -q -n -W --keep-going -d out/doctrees docs out/docs
