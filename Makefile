@@ -90,7 +90,7 @@ demo: setup  ## Train on digits of one size, recognise them at others: out/demo/
 	$(BIN)/scalespaces demo
 
 docs: .venv-zoo/.installed  ## Build the site with its tutorials into out/docs, in .venv-zoo: one of them is about timm
-	.venv-zoo/bin/python -m sphinx -q -n -W --keep-going -d out/doctrees docs out/docs
+	OMP_NUM_THREADS=1 .venv-zoo/bin/python -m sphinx -q -n -W --keep-going -d out/doctrees docs out/docs
 	@echo out/docs/index.html
 
 clean:  ## Remove the environments, outputs and caches
