@@ -282,7 +282,7 @@ def _facts(result: Result) -> str:
     listed = {
         "Digits": f"{facts['train_digits']} to learn from, {facts['test_digits']} others to test with",
         "Seeds": ", ".join(map(str, result.seeds)),
-        "Epochs": facts["epochs"],
+        "Epochs": f"{facts['epochs']}; {2 * facts['epochs']} for the CNN that learns all sizes",
         "Size 1": f"{facts['side']} pixels",
         "Canvas": f"{facts['small_canvas']} × {facts['small_canvas']} pixels for digits of size 1 alone, "
         f"{facts['large_canvas']} × {facts['large_canvas']} for all sizes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,18 +86,20 @@ def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[
 
 
 def train_all(seed: int, settings: Settings, begin: Begin) -> Trial:
-    """Train the plain CNN, the same with scale jitter, and the scale-space network; equal in parameters and recipe."""
+    """Train the plain CNN, the same with scale jitter, and the scale-space network, all with as many parameters."""
     images, labels = digits()
     learned, tested = split_classes(labels, (settings.train, settings.test), seed)
     answers = torch.from_numpy(labels)
     networks: dict[str, nn.Module] = {}
     for key, name in {"cnn": "CNN", "jitter": "CNN at all sizes", "ours": "scale-space network"}.items():
-        advance = begin(f"training the {name}", settings.steps)
+        # All sizes are more to learn than one: with as many steps that network would be far from done.
+        own = replace(settings, epochs=2 * settings.epochs) if key == "jitter" else settings
+        advance = begin(f"training the {name}", own.steps)
         torch.manual_seed(seed)
         made: Any = models.create("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create("cnn", **_CNN)
         networks[key] = made.to(memory_format=torch.channels_last)
-        batches = _batches(images[learned], answers[learned], key == "jitter", seed, settings)
-        _train(networks[key], batches, settings.steps, "mean" if key == "ours" else "answer", advance)
+        batches = _batches(images[learned], answers[learned], key == "jitter", seed, own)
+        _train(networks[key], batches, own.steps, "mean" if key == "ours" else "answer", advance)
     ours: Any = networks["ours"]
     ours.card = models.Card(classes=[str(digit) for digit in range(10)])
     return Trial(networks["cnn"], networks["jitter"], ours, images[tested], answers[tested], seed)
