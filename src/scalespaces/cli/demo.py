@@ -14,11 +14,12 @@ from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces.cli._arguments import Help, positive, seed
 from scalespaces.cli._output import write_json
+from scalespaces.demo.plot import plot
 from scalespaces.demo.report import render
 from scalespaces.demo.result import SIZES, Result, per_cent, verdicts
 from scalespaces.demo.run import run
 from scalespaces.demo.study import FULL, QUICK, Advance, Settings
-from scalespaces.plotting import check_writable, plot_over_scales
+from scalespaces.plotting import check_writable
 
 _DESCRIPTION = """\
 Train a plain CNN and a scale-space network with the same parameters on handwritten digits of one size, and test them
@@ -67,8 +68,7 @@ def _run(args: argparse.Namespace) -> None:
     _print(result)
     write_json(str(args.out / "results.json"), result.to_json())
     if args.plot is not None:
-        lines = {method.name: [(size, method.mean(size)) for size in SIZES] for method in result.methods}
-        plot_over_scales(lines, args.plot, title="Trained on digits of size 1, tested at others")
+        plot(result, args.plot)
         print(f"wrote {args.plot}")
     print(f"wrote {args.out / 'network.safetensors'}\n\nNow look at {page}")
     if args.open:
@@ -116,7 +116,7 @@ def _print(result: Result) -> None:
     table.add_column("time", justify="right")
     table.add_column("memory", justify="right")
     for method in result.methods:
-        cells = [per_cent([method.mean(size), method.spread(size)]) for size in SIZES]
+        cells = [per_cent([method.mean(size), method.spread(size)]).replace(" ± ", "\n±") for size in SIZES]
         costs = f"{method.cost.predict:.1f}x", f"{method.cost.predict_memory:.1f}x"
         table.add_row(method.name, *cells, *costs, style="bold" if method.key == "ours" else None)
     console.print()

@@ -41,7 +41,7 @@ class Settings:
     epochs: int = 12
     batch_size: int = 64
     rounds: int = 7
-    timed: int = 32
+    timed: int = 16
 
     @property
     def steps(self) -> int:
