@@ -12,16 +12,24 @@ from scalespaces.demo.result import SIZES, Activations, Cost, Errors, Frame, Lev
 
 FINE = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))
 SHRINKS = (1.0, 1.41, 2.0, 2.83, 4.0, 5.66, 8.0)
-NAMES = {"cnn": "CNN", "tta": "CNN + TTA", "jitter": "CNN, all sizes", "ours": "scale-space"}
+NAMES = {
+    "cnn": "CNN",
+    "tta": "CNN + TTA",
+    "select": "CNN + selection",
+    "jitter": "CNN, all sizes",
+    "ours": "scale-space",
+}
 ACCURACY = {
     "cnn": (0.481, 0.902, 0.981, 0.893, 0.324, 0.115, 0.106),
     "tta": (0.128, 0.568, 0.861, 0.906, 0.898, 0.714, 0.268),
+    "select": (0.378, 0.742, 0.919, 0.939, 0.951, 0.922, 0.728),
     "jitter": (0.931, 0.978, 0.972, 0.977, 0.983, 0.973, 0.929),
     "ours": (0.933, 0.979, 0.985, 0.982, 0.976, 0.974, 0.943),
 }
 COST = {
     "cnn": Cost(34_321, 1.0, 1.0, 1.0, 1.0),
     "tta": Cost(34_321, 9.81, 3.02, 1.0, 1.0),
+    "select": Cost(34_321, 4.12, 2.01, 1.0, 1.0),
     "jitter": Cost(34_321, 1.02, 1.01, 2.43, 2.37),
     "ours": Cost(34_321, 2.27, 1.33, 2.51, 1.97),
 }
@@ -107,6 +115,7 @@ def made(seeds: int = 1, **changes: Any) -> Result:
             "small_canvas": 72,
             "large_canvas": 112,
             "tta": [0.5, 0.75, 1, 1.25, 1.5, 1.75, 2],
+            "selection": [1.41, 1, 0.71, 0.5],
             "seconds": 171.3,
             "scalespaces": "0.1.0",
             "torch": "2.13.0",

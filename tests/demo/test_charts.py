@@ -5,7 +5,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from demo_results import ACCURACY, SHRINKS, errors, made, square
+from demo_results import ACCURACY, NAMES, SHRINKS, errors, made, square
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,7 +68,7 @@ def test_sizes_are_evenly_spaced_by_their_logarithms_above_their_pictures():
 
 def test_methods_differ_in_shape():
     root = drawn(made())
-    assert len({e.get("d") for e in of_class(root, "marker")}) == 4
+    assert len({e.get("d") for e in of_class(root, "marker")}) == len(NAMES)
 
 
 def test_several_seeds_have_bands_as_wide_as_their_spread():
@@ -76,7 +76,7 @@ def test_several_seeds_have_bands_as_wide_as_their_spread():
     result = made(seeds=3)
     root = drawn(result)
     bands = of_class(root, "band")
-    assert len(bands) == 4
+    assert len(bands) == len(NAMES)
     around = points(bands[0])
     method = next(m for m in result.methods if m.key == "ours")
     scale = (rows(root)["0 %"] - rows(root)["100 %"]) / 1.0
@@ -103,13 +103,13 @@ def test_odd_names_stay_text():
     odd = '<b onload="x">&amp; "more"'
     methods = [replace(method, name=odd) for method in made().methods]
     root = parsed(charts.accuracy(methods, [], wide=True))
-    assert [e.text for e in of_class(root, "label")] == [odd] * 4
+    assert [e.text for e in of_class(root, "label")] == [odd] * len(NAMES)
     assert odd in root.get("aria-label", "")
 
 
 @given(st.lists(st.floats(0, 500), min_size=1, max_size=6), st.floats(1, 40))
 def test_labels_are_apart_and_in_order(places, gap):
-    found = charts._apart(places, gap)
+    found = charts.apart(places, gap)
     assert math.fsum(found) == pytest.approx(math.fsum(places), abs=1e-6)
     order = sorted(range(len(places)), key=places.__getitem__)
     assert all(found[b] - found[a] >= gap - 1e-6 for a, b in pairwise(order))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import webbrowser
 from dataclasses import replace
@@ -13,7 +14,6 @@ from scalespaces import models
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces.cli._arguments import Help, positive, seed
-from scalespaces.cli._output import write_json
 from scalespaces.demo.plot import plot
 from scalespaces.demo.report import render
 from scalespaces.demo.result import SIZES, Result, per_cent, verdicts
@@ -52,7 +52,9 @@ def _run(args: argparse.Namespace) -> None:
     for module in ("rich", "sklearn", "matplotlib", "PIL.Image"):
         require(module, "demo")
     require("safetensors", "demo")
-    page = prepare(args.out / "report.html")
+    page, numbers, weights = (
+        prepare(args.out / name) for name in ("report.html", "results.json", "network.safetensors")
+    )
     if args.plot is not None:
         check_writable(args.plot)
     settings = QUICK if args.quick else FULL if args.full else Settings()
@@ -62,15 +64,16 @@ def _run(args: argparse.Namespace) -> None:
     with _Progress() as progress:
         result, network = run(seeds, settings, progress.begin)
         html = render(result)
-    models.save(network, args.out / "network.safetensors")
+    models.save(network, weights)
     with replacing(page) as draft:
         draft.write_text(html, encoding="utf-8")
-    _print(result)
-    write_json(str(args.out / "results.json"), result.to_json())
+    with replacing(numbers) as draft:
+        draft.write_text(json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     if args.plot is not None:
         plot(result, args.plot)
-        print(f"wrote {args.plot}")
-    print(f"wrote {args.out / 'network.safetensors'}\n\nNow look at {page}")
+    _print(result)
+    print("", *(f"wrote {path}" for path in (numbers, weights, args.plot) if path is not None), sep="\n")
+    print(f"\nNow look at {page}")
     if args.open:
         webbrowser.open(page.resolve().as_uri())
 

@@ -14,6 +14,7 @@ from scalespaces.demo.result import SIZES, TRAINED, Errors, Method, Series, per_
 _SHAPES = {
     "cnn": "M-4-4h8v8h-8z",
     "tta": "M0-5.5L5 3.5H-5z",
+    "select": "M-5-5L5 5M5-5L-5 5",
     "jitter": "M0-7.5L7.5 0L0 7.5L-7.5 0z",
     "ours": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
 }
@@ -112,9 +113,9 @@ def _entry(method: Method, x: float, y: float) -> str:
 
 def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool) -> str:
     """Accuracy against the size of the digits; below, a digit at these sizes, one picture for each."""
-    width, height = (760, 492) if wide else (360, 384)
+    width, height = (760, 492) if wide else (360, 408)
     side, left, right = (76, 44, 128) if wide else (42, 34, 26)
-    top, bottom = 16 if wide else 64, height - side - 64
+    top, bottom = 16 if wide else 16 + 24 * math.ceil(len(methods) / 2), height - side - 64
     x = Axis(SIZES[0], SIZES[-1], left + side / 2 - 6, width - right - 6, log=True)
     y = Axis(0, 100, bottom, top)
     edge = x(SIZES[-1]) + 14
@@ -129,7 +130,7 @@ def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool
         *(_method(method, x, y) for method in sorted(methods, key=lambda m: m.key != "ours")),  # thin on thick
     ]
     if wide:
-        places = _apart([y(100 * method.mean(SIZES[-1])) for method in methods], 20)
+        places = apart([y(100 * method.mean(SIZES[-1])) for method in methods], 20)
         drawn += [_text(m.name, edge + 4, at + 5, f"label {m.key}") for m, at in zip(methods, places, strict=True)]
     else:
         drawn += [_entry(method, 180 * (n % 2), 24 * (n // 2)) for n, method in enumerate(methods)]
@@ -161,11 +162,11 @@ def _image(data: bytes, x: float, y: float, side: float) -> str:
     return _element("image", href=picture(data), x=round(x, 1), y=round(y, 1), width=side, height=side)
 
 
-def _apart(places: Sequence[float], gap: float) -> list[float]:
+def apart(places: Sequence[float], gap: float) -> list[float]:
     """The places, pushed apart until no two are nearer than the gap; their order and middle stay.
 
     Example:
-        >>> _apart([10, 50, 12], 20)
+        >>> apart([10, 50, 12], 20)
         [1.0, 50.0, 21.0]
     """
     groups: list[list[int]] = []

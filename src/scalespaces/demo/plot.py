@@ -9,6 +9,7 @@ from typing import Any
 
 from scalespaces._extras import require
 from scalespaces._files import replacing
+from scalespaces.demo.charts import apart
 from scalespaces.demo.result import SIZES, TRAINED, Result
 from scalespaces.plotting import check_writable
 
@@ -16,6 +17,7 @@ from scalespaces.plotting import check_writable
 _STYLES = {
     "cnn": {"color": "#b8460b", "marker": "s", "linestyle": "-", "linewidth": 1.6},
     "tta": {"color": "#8d3f86", "marker": "^", "linestyle": ":", "linewidth": 1.6},
+    "select": {"color": "#7a5c00", "marker": "x", "linestyle": "-.", "linewidth": 1.6},
     "jitter": {"color": "#1a7358", "marker": "D", "linestyle": "--", "linewidth": 1.6, "markerfacecolor": "white"},
     "ours": {"color": "#0a62a8", "marker": "o", "linestyle": "-", "linewidth": 3.0},
 }
@@ -33,7 +35,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None, *, digit: i
     figure = make(figsize=(8.6, 5.0), dpi=130, layout="constrained")
     ax = figure.subplots()
     at = [math.log2(size) for size in SIZES]
-    ends = _apart([100 * method.mean(SIZES[-1]) for method in result.methods], 6)
+    ends = apart([100 * method.mean(SIZES[-1]) for method in result.methods], 6)
     for method, end in zip(result.methods, ends, strict=True):
         style = _STYLES[method.key]
         means = [100 * method.mean(size) for size in SIZES]
@@ -57,19 +59,6 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None, *, digit: i
         with replacing(path) as draft:
             figure.savefig(draft, format=path.suffix.lower().removeprefix("."), bbox_inches="tight")
     return figure
-
-
-def _apart(values: list[float], gap: float) -> list[float]:
-    """The values, moved up where they lie closer together than the gap.
-
-    Example:
-        >>> _apart([50, 10, 11], 5)
-        [50, 10, 15]
-    """
-    moved, floor = list(values), -math.inf
-    for n in sorted(range(len(values)), key=values.__getitem__):
-        moved[n] = floor = max(values[n], floor + gap)
-    return moved
 
 
 def _draw_digits(ax: Any, result: Result, digit: int) -> None:

@@ -32,6 +32,7 @@ def render(result: Result) -> str:
         "verdicts": _verdicts(result),
         "kept": _kept(result),
         "jitter": _range(result, "jitter"),
+        "select": _range(result, "select"),
         "scale_space": _scale_space(result),
         "pixels": _pixels(result),
         "activations": _activations(result),
@@ -287,6 +288,7 @@ def _facts(result: Result) -> str:
         "Canvas": f"{facts['small_canvas']} × {facts['small_canvas']} pixels for digits of size 1 alone, "
         f"{facts['large_canvas']} × {facts['large_canvas']} for all sizes",
         "Scales of TTA": ", ".join(f"{scale:g}" for scale in facts["tta"]),
+        "Scales of selection": ", ".join(f"{scale:g}" for scale in facts["selection"]),
         "Machine": f"{facts['cpu']}, {facts['cores']} cores, {facts['threads']} threads, "
         f"load average {facts['load_average']} at the start",
         "Versions": f"scalespaces {facts['scalespaces']}, torch {facts['torch']}, Python {facts['python']}",

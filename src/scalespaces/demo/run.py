@@ -10,8 +10,20 @@ from torch import nn
 
 from scalespaces.bench.measure import environment
 from scalespaces.demo import looks
-from scalespaces.demo.result import SIZES, Result
-from scalespaces.demo.study import LARGE, SIDE, SMALL, TTA, Begin, Settings, accuracies, costs, methods, train_all
+from scalespaces.demo.result import KEYS, SIZES, Result
+from scalespaces.demo.study import (
+    LARGE,
+    SELECTION,
+    SIDE,
+    SMALL,
+    TTA,
+    Begin,
+    Settings,
+    accuracies,
+    costs,
+    methods,
+    train_all,
+)
 
 
 def run(seeds: Sequence[int], settings: Settings, begin: Begin) -> tuple[Result, nn.Module]:
@@ -22,7 +34,9 @@ def run(seeds: Sequence[int], settings: Settings, begin: Begin) -> tuple[Result,
     for seed in seeds:
         of_seed = f" (seed {seed})" if len(seeds) > 1 else ""
         trials.append(train_all(seed, settings, lambda what, parts, of=of_seed: begin(what + of, parts)))
-        accuracy.append(accuracies(trials[-1], begin(f"testing at {len(SIZES)} sizes{of_seed}", 4 * len(SIZES))))
+        accuracy.append(
+            accuracies(trials[-1], begin(f"testing at {len(SIZES)} sizes{of_seed}", len(KEYS) * len(SIZES)))
+        )
     trial = trials[0]
     cost = costs(trial, settings, begin("measuring time and memory", 3))
     advance = begin("looking inside", 10)
@@ -58,6 +72,7 @@ def _facts(settings: Settings, facts: dict[str, Any], seconds: float) -> dict[st
         "small_canvas": SMALL,
         "large_canvas": LARGE,
         "tta": list(TTA),
+        "selection": [round(scale, 2) for scale in SELECTION],
         "seconds": round(seconds, 1),
         **{name: facts[name] for name in names},
     }

@@ -26,6 +26,7 @@ _CNN = {"channels": (8, 16, 32, 64), "kernel_size": 3, "grid": 1, "hidden": 64, 
 # From half an octave finer than the image on, so that there are levels on both sides of the trained size.
 _LEVELS = {"num_levels": 8, "first_level": -1, "base": 2**0.5, "sampling": "pyramid", "method": "cascade"}
 _LEVELS |= {"scale_pool": "logsumexp"}
+SELECTION = tuple(2 ** (-k / 2) for k in range(-1, 7))  # scales of selection: those of the levels
 
 Advance = Callable[[], object]
 Begin = Callable[[str, int], Advance]
@@ -66,7 +67,8 @@ class Trial:
 
     def methods(self) -> dict[str, nn.Module]:
         """What is compared, by key."""
-        return {"cnn": self.cnn, "tta": MultiScale(self.cnn, TTA), "jitter": self.jitter, "ours": self.ours}
+        tta, select = MultiScale(self.cnn, TTA), MultiScale(self.cnn, SELECTION, "select")
+        return {"cnn": self.cnn, "tta": tta, "select": select, "jitter": self.jitter, "ours": self.ours}
 
 
 def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[int] | None = None) -> Tensor:
@@ -182,9 +184,9 @@ def costs(trial: Trial, settings: Settings, advance: Advance) -> dict[str, Cost]
     advance()
     found = {}
     for key in asked:
-        trained = "cnn" if key == "tta" else key  # test-time augmentation is the CNN's own, trained as that is
+        trained = key if key in learned else "cnn"  # what asks the CNN at several scales has it trained once
         found[key] = Cost(
-            parameters=sum(p.numel() for p in (trial.cnn if key == "tta" else getattr(trial, key)).parameters()),
+            parameters=sum(p.numel() for p in getattr(trial, trained).parameters()),
             predict=ratios(seconds[0][key], seconds[0]["cnn"]).median,
             predict_memory=memory[0][key] / memory[0]["cnn"],
             train=ratios(seconds[1][trained], seconds[1]["cnn"]).median,
@@ -199,6 +201,7 @@ _NAMES = {
         "CNN + TTA",
         f"the same CNN with test-time augmentation: the mean of its answers at {len(TTA)} scales",
     ),
+    "select": ("CNN + selection", "the same CNN at the scales of the levels: the most certain of its answers"),
     "jitter": ("CNN, all sizes", "the same CNN, trained with scale jitter: it has seen every size"),
     "ours": ("scale-space", "the same parameters on eight levels half an octave apart, trained at size 1"),
 }
