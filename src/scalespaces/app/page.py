@@ -14,6 +14,7 @@ from scalespaces._extras import require
 from scalespaces.app import render
 from scalespaces.app.errors import LIFT, NETWORKS, SIDES, equivariance
 from scalespaces.app.explore import MOST_LEVELS, lift_arguments, scale_space
+from scalespaces.app.guard import Guard
 from scalespaces.app.images import Picture, first_picture, read_picture
 from scalespaces.app.predictions import CLOSEST, FARTHEST, Loaded, load_network, over_zooms, predict
 from scalespaces.functional.lift import METHODS
@@ -57,7 +58,7 @@ def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
 def launch(page: Any, host: str, port: int | None) -> str:
     """Serve the page from a thread of its own, for this machine unless the host says otherwise, and return its address.
 
-    No file leaves the machine, and the page asks no other host for anything.
+    No file leaves the machine, the page asks no other host for anything, and no page of another site may use it.
     """
     gr = _gradio()
     theme = gr.themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO).set(
@@ -89,6 +90,7 @@ def launch(page: Any, host: str, port: int | None) -> str:
         footer_links=[],
         run_history=False,
         enable_monitoring=False,
+        app_kwargs={"middleware": [require("starlette.middleware", "app").Middleware(Guard, host=host)]},
         theme=theme,
         css=resources.files("scalespaces.app").joinpath("style.css").read_text(encoding="utf-8"),
     )
