@@ -1,0 +1,51 @@
+"""Who may speak with the page: browsers that show it, and no other site that they visit."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+_HERE = frozenset({"127.0.0.1", "localhost", "::1"})
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+class Guard:
+    """ASGI middleware that refuses what is sent to a name that is not the page's, or from a page of another site.
+
+    Without it, a site whose name is made to lead to this machine could read the page, and any site could post to it.
+
+    Args:
+        app: what answers the rest.
+        host: the address that the page is served at; ``0.0.0.0`` and ``::`` take any name.
+    """
+
+    def __init__(self, app: Any, host: str) -> None:
+        name = host.strip("[]").lower()
+        self.app, self.names = app, None if name in _EVERYWHERE else _HERE | {name}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer 403, or pass it on."""
+        reason = self._refusal(dict(scope["headers"])) if scope["type"] in ("http", "websocket") else None
+        if reason is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(reason))]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": reason})
+
+    def _refusal(self, headers: dict[bytes, bytes]) -> bytes | None:
+        host, origin = headers.get(b"host", b"").decode("latin-1").lower(), headers.get(b"origin")
+        if self.names is not None and _part(f"//{host}", "hostname") not in self.names:
+            return b"this is not the page's name; open the address that the terminal shows, or give --host this name"
+        if origin is not None and _part(origin.decode("latin-1").lower(), "netloc") != host:
+            return b"pages of other sites may not use this one"
+        return None
+
+
+def _part(address: str, name: str) -> str | None:
+    try:
+        return getattr(urlsplit(address), name)
+    except ValueError:  # a bracket without its other
+        return None

@@ -1,0 +1,128 @@
+"""The page answers to its own name and to itself; other sites that a browser visits get nothing of it."""
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from scalespaces.app.guard import Guard
+
+
+def answer(served: str, host: str | None, origin: str | None = None, kind: str = "http") -> object:
+    """The status that a request gets, 200 if it is passed on; for a websocket, the code that it is closed with."""
+    sent: list[dict[str, object]] = []
+
+    async def page(scope, receive, send):
+        await send({"status": 200})
+
+    async def send(message):
+        sent.append(message)
+
+    found = {b"host": host, b"origin": origin}
+    headers = [(name, value.encode("latin-1")) for name, value in found.items() if value is not None]
+    asyncio.run(Guard(page, served)({"type": kind, "headers": headers}, None, send))
+    return sent[0].get("status", sent[0].get("code"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:9", "LOCALHOST", "[::1]:7860", "box.local:7860"])
+@pytest.mark.parametrize("served", ["box.local", "Box.Local"])
+def test_the_page_answers_to_its_names(served, host):
+    assert answer(served, host) == 200
+    assert answer(served, host, f"http://{host}") == 200
+    assert answer(served, host, f"http://{host}", "websocket") == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:7860", "127.0.0.1.evil.example", "0.0.0.0:7860", "box.local", "[::1", "", None, "\xe9"]
+)
+def test_other_names_are_refused(host):
+    assert answer("127.0.0.1", host) == 403
+    assert answer("127.0.0.1", host, kind="websocket") == 1008
+
+
+@pytest.mark.parametrize("served", ["0.0.0.0", "::", "[::]"])
+def test_an_open_page_takes_any_name_but_no_other_site(served):
+    assert answer(served, "box.example:7860", "http://box.example:7860") == 200
+    assert answer(served, "box.example:7860", "http://evil.example:7860") == 403
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "", "http://127.0.0.1:7861", "http://[::1"])
+def test_other_sites_are_refused(origin):
+    assert answer("127.0.0.1", "127.0.0.1:7860", origin) == 403
+    assert answer("127.0.0.1", "127.0.0.1:7860", origin, "websocket") == 1008
+
+
+# --- the command as it is run ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command, and the host and port of its page; uploads go to ``tmp_path``."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "scalespaces", "app", "--no-browser", "--port", port]
+    environment = os.environ | {"GRADIO_TEMP_DIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert found, f"no address in {line!r}"
+        try:
+            yield process, urlsplit(found[0]).netloc
+        finally:
+            process.kill()
+
+
+def ask(address: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
+    """The status and the beginning of an answer, to a POST if there is a body."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET" if body is None else "POST", path, body, headers)
+    response = connection.getresponse()
+    text = response.readline() if "event-stream" in (response.getheader("content-type") or "") else response.read()
+    connection.close()
+    return response.status, text.decode()
+
+
+def upload(address: str, **headers: str) -> tuple[int, str]:
+    """Post a small file."""
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\nabc\r\n--x--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    return ask(address, "/gradio_api/upload", body, **kind, **headers)
+
+
+@pytest.mark.slow
+def test_the_server_serves_its_own_page_alone(server, tmp_path):
+    _, address = server
+    evil = {"Host": "evil.example:7991"}
+    for path in ("/", "/config", "/gradio_api/info", "/gradio_api/queue/data?session_hash=s"):
+        status, text = ask(address, path, **evil)
+        assert (status, "class" in text) == (403, False)
+    assert upload(address, **evil)[0] == 403
+    assert upload(address, Origin="http://evil.example")[0] == 403
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+    own = {"Origin": f"http://{address}"}
+    status, text = ask(address, "/config", Host=address.replace("127.0.0.1", "localhost"))
+    assert status == 200
+    status, uploaded = upload(address, **own)
+    assert status == 200
+    assert Path(json.loads(uploaded)[0]).read_bytes() == b"abc"
+    load = next(d["id"] for d in json.loads(text)["dependencies"] if any(t[1] == "load" for t in d["targets"]))
+    job = json.dumps({"data": [], "fn_index": load, "session_hash": "s"}).encode()
+    kind = {"Content-Type": "application/json"}
+    assert ask(address, "/gradio_api/queue/join", job, **kind, Origin="http://evil.example")[0] == 403
+    status, text = ask(address, "/gradio_api/queue/join", job, **kind, **own)
+    assert (status, "event_id" in text) == (200, True)
+    status, text = ask(address, "/gradio_api/queue/data?session_hash=s", **own)
+    assert (status, text[:5]) == (200, "data:")
