@@ -12,8 +12,8 @@ import torch
 from command import fails
 
 from scalespaces.cli import build_parser, main
-from scalespaces.cli.equivariance import random_network
 from scalespaces.data import photograph
+from scalespaces.models.random import random_network
 from scalespaces.testing import equivariance_error, translation_error
 
 image_module = pytest.importorskip("PIL.Image")

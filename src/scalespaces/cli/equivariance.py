@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 import scalespaces
@@ -20,49 +19,12 @@ from scalespaces.data import photograph, read_image
 from scalespaces.functional.conv import SCALE_PADDINGS
 from scalespaces.functional.grid import pad
 from scalespaces.functional.lift import METHODS
-from scalespaces.nn import Lift, ScaleConv2d
+from scalespaces.models.random import random_network
 from scalespaces.plotting import check_writable, plot_equivariance
 from scalespaces.testing import DOWNSCALINGS, EquivarianceTable, equivariance_error, translation_error
 from scalespaces.theory import KERNELS, PaddingMode, check_base
 
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
-
-
-def random_network(
-    layers: int,
-    *,
-    in_channels: int = 3,
-    channels: int = 8,
-    filter_levels: int = 2,
-    scale_padding: str = "zero",
-    padding_mode: PaddingMode = "reflect",
-    seed: int = 0,
-    **lift_arguments: Any,
-) -> nn.Sequential:
-    """A lift and some layers of correlation and ReLU, with random weights after He: the paper's test of equivariance.
-
-    Args:
-        layers: number of correlations, each with filters of ``(filter_levels, 3, 3)`` and no bias.
-        in_channels: channels of the image.
-        channels: channels of every layer.
-        filter_levels: levels of the filters; each layer sees that many less one past the level it computes.
-        scale_padding: as in :class:`~scalespaces.nn.ScaleConv2d`.
-        padding_mode: of the lift and of the layers.
-        seed: of the weights; the global random state is left as it was.
-        **lift_arguments: as in :class:`~scalespaces.nn.Lift`.
-
-    Example:
-        >>> random_network(2, num_levels=4)(torch.rand(1, 3, 16, 16)).stack().shape
-        torch.Size([1, 8, 4, 16, 16])
-    """
-    modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
-    paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for layer in range(layers):
-            width = channels if layer else in_channels
-            modules += [ScaleConv2d(width, channels, (filter_levels, 3, 3), bias=False, **paddings), nn.ReLU()]
-    return nn.Sequential(*modules)
 
 
 def add(commands: Any) -> None:

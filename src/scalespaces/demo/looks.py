@@ -16,14 +16,14 @@ from scalespaces.demo.result import Activations, Errors, Frame, Level, Series
 from scalespaces.demo.study import LARGE, Trial, show
 from scalespaces.functional import lift
 from scalespaces.models import ScaleNetwork
-from scalespaces.nn import Lift, ScaleConv2d
+from scalespaces.models.random import random_network
 from scalespaces.testing import equivariance_error
 from scalespaces.theory import blur_variance
 
 FINE_SIZES = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))  # eight to an octave, from 1/2 to 4
 COARSE_SIZES = (0.5, 1.0, 2.0, 4.0)
 LIFTS = {"direct": "dense", "cascade": "pyramid"}  # the paper's, and ours
-_DEPTHS, _LEVELS, _WIDTH = (1, 2, 3), 8, 16
+_DEPTHS, _LEVELS = (1, 2, 3), 8
 
 
 @torch.inference_mode()
@@ -96,19 +96,13 @@ def equivariance() -> Iterator[Errors]:
     for method, sampling in LIFTS.items():
         dtype = torch.float64 if method == "cascade" else torch.float32  # rounding is all that can be left of an error
         for layers in _DEPTHS:
-            table = equivariance_error(_random(layers, method, sampling).to(dtype), image.to(dtype), downscaling=method)
+            network = random_network(layers, channels=16, num_levels=_LEVELS, method=method, sampling=sampling).to(
+                dtype
+            )
+            table = equivariance_error(network, image.to(dtype), downscaling=method)
             errors = tuple(tuple(None if math.isnan(e) else float(e) for e in row) for row in table.errors)
             # A layer with filters of 2 levels looks one level up; past the last level there is nothing left to see.
             yield Errors(f"{method}, {sampling}", layers, _LEVELS - layers, tuple(table.rows), errors)
-
-
-def _random(layers: int, method: str, sampling: str) -> nn.Sequential:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        modules: list[nn.Module] = [Lift(_LEVELS, method=method, sampling=sampling)]
-        for channels in [3, *[_WIDTH] * (layers - 1)]:
-            modules += [ScaleConv2d(channels, _WIDTH, (2, 3, 3), bias=False, padding_mode="reflect"), nn.ReLU()]
-    return nn.Sequential(*modules)
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:
