@@ -211,6 +211,8 @@ def test_a_folder_is_not_overwritten(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="is not a folder"):
         plot_equivariance([one()], tmp_path / "file" / "figure.png")
+    with pytest.raises(NotADirectoryError, match=r"below' is not a folder"):
+        plot_equivariance([one()], tmp_path / "file" / "below" / "figure.png")
 
 
 def test_a_failure_leaves_the_old_file_alone(tmp_path):

@@ -16,7 +16,7 @@ def prepare(path: str | os.PathLike[str]) -> Path:
         raise IsADirectoryError(f"{str(path)!r} is a folder; name a file in it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
+    except (FileExistsError, NotADirectoryError):  # the folder is a file, or one above it is
         raise NotADirectoryError(f"{str(path.parent)!r} is not a folder, so no file can be written there") from None
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"the folder {str(path.parent)!r} may not be written to; use another")

@@ -3,6 +3,8 @@
 import base64
 import io
 import re
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -26,6 +28,14 @@ def pictures(html: str) -> list[Image.Image]:
     return [Image.open(io.BytesIO(base64.b64decode(data))) for data in found]
 
 
+def drawing(html: str) -> str:
+    """The comments of the figure, where matplotlib writes what it draws as shapes."""
+    (data,) = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", html)
+    text = base64.b64decode(data).decode()
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    return " ".join(re.findall(r"<!-- (.+?) -->", text))
+
+
 def test_nothing_of_a_users_is_markup(saved):
     card = Card(classes=[EVIL, "$\\frac", "_hidden", "a" * 99, *"bcdefg"])
     network = load_network(saved("s_cnn", card))
@@ -40,6 +50,18 @@ def test_nothing_of_a_users_is_markup(saved):
     ]
     assert [part for part in parts if "<script" in part] == []
     assert "&lt;script&gt;" in parts[0]
+
+
+def test_control_characters_of_names_are_not_drawn():
+    html = render.curve({name: [(1.0, 0.5)] for name in ("a\x00b\x0bc", "d\x1b\ud800\uffffe", "\u200b_f", "a ü 数")})
+    names = drawing(html)
+    assert "abc" in names
+    assert "de" in names
+
+
+def test_dollars_in_the_name_of_a_file_are_drawn(arguments):
+    found = equivariance(IMAGE, arguments(), LIFT, 65)
+    assert r"a\$\bad\$x" in drawing(render.errors(replace(found, network=r"a$\bad$x")))
 
 
 @pytest.mark.parametrize("view", render.VIEWS)

@@ -103,7 +103,7 @@ def errors(found: Errors) -> str:
     for i, shift in enumerate(table.rows):
         cells = "".join(_error_cell(table.errors[i, j], table.levels[j] + shift >= found.boundary) for j in shown)
         rows.append(f"<tr><th>l = {shift}</th>{cells}</tr>")
-    figure = plot_equivariance([table], columns=[found.network], boundaries=[found.boundary])
+    figure = plot_equivariance([table], columns=[_literal(found.network)], boundaries=[found.boundary])
     width, height = found.size
     return (
         f'<p class="ss-verdict">{escape(found.sentence)}</p>'
@@ -184,8 +184,11 @@ def curve(lines: Mapping[str, Sequence[tuple[float, float | None]]]) -> str:
 
 
 def _literal(name: str) -> str:
-    """A name as matplotlib draws it: dollars would begin a formula, an underscore in front would hide it."""
-    short = name if len(name) <= 24 else f"{name[:23]}…"
+    """A name as matplotlib draws it: dollars would begin a formula, an underscore in front would hide it, and files of
+    SVG may not hold control characters.
+    """
+    shown = "".join(filter(str.isprintable, name))
+    short = shown if len(shown) <= 24 else f"{shown[:23]}…"
     return short.replace("$", r"\$") if not short.startswith("_") else f"\u200b{short}".replace("$", r"\$")
 
 

@@ -183,8 +183,8 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
     if converted:
         if model is None:
             raise ValueError(
-                f"it holds a conversion of a {document.get('converted')!r:.80}; give that model: load(path, model=...), "
-                "or --model MODULE:FUNCTION on the command line"
+                f"it holds a conversion of a {document.get('converted')!r:.80}; give that model: "
+                "load(path, model=...), or --model MODULE:FUNCTION on the command line"
             )
         if not config.keys() <= set(_CONVERSION):
             raise ValueError(f"conversions take no {sorted(config.keys() - set(_CONVERSION))!r:.80}")
