@@ -96,10 +96,8 @@ def equivariance() -> Iterator[Errors]:
     for method, sampling in LIFTS.items():
         dtype = torch.float64 if method == "cascade" else torch.float32  # rounding is all that can be left of an error
         for layers in _DEPTHS:
-            network = random_network(layers, channels=16, num_levels=_LEVELS, method=method, sampling=sampling).to(
-                dtype
-            )
-            table = equivariance_error(network, image.to(dtype), downscaling=method)
+            network = random_network(layers, channels=16, num_levels=_LEVELS, method=method, sampling=sampling)
+            table = equivariance_error(network.to(dtype), image.to(dtype), downscaling=method)
             errors = tuple(tuple(None if math.isnan(e) else float(e) for e in row) for row in table.errors)
             # A layer with filters of 2 levels looks one level up; past the last level there is nothing left to see.
             yield Errors(f"{method}, {sampling}", layers, _LEVELS - layers, tuple(table.rows), errors)
