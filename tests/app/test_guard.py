@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -126,3 +127,16 @@ def test_the_server_serves_its_own_page_alone(server, tmp_path):
     assert (status, "event_id" in text) == (200, True)
     status, text = ask(address, "/gradio_api/queue/data?session_hash=s", **own)
     assert (status, text[:5]) == (200, "data:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_uploads_are_deleted_at_the_end(server, tmp_path, name):
+    process, address = server
+    if not hasattr(signal, name):
+        pytest.skip(f"this system has no {name}")
+    assert Path(json.loads(upload(address)[1])[0]).is_file()
+    process.send_signal(getattr(signal, name))
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out.strip(), errors) == (0, "ended", "")
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

@@ -53,7 +53,7 @@ def test_nothing_of_a_users_is_markup(saved):
 
 
 def test_control_characters_of_names_are_not_drawn():
-    html = render.curve({name: [(1.0, 0.5)] for name in ("a\x00b\x0bc", "d\x1b\ud800\uffffe", "\u200b_f", "a ü 数")})
+    html = render.curve({name: [(1.0, 0.5)] for name in ("a\x00b\x0bc", "d\x1b\ud800\uffffe", "\u200b_f", "a ü")})
     names = drawing(html)
     assert "abc" in names
     assert "de" in names
@@ -67,7 +67,7 @@ def test_dollars_in_the_name_of_a_file_are_drawn(arguments):
 @pytest.mark.parametrize("view", render.VIEWS)
 def test_levels_are_drawn_as_they_are(arguments, view):
     levels, _ = scale_space(IMAGE, arguments())
-    html = render.levels(levels, view)
+    html = render.levels(levels)[view]
     drawn = pictures(html)
     assert [picture.size for picture in drawn] == [(96, 96), (48, 48), (24, 24), (12, 12)]
     for picture, level in zip(drawn, levels, strict=True):  # small ones are lossless

@@ -26,7 +26,9 @@ _HEADER = """<header class="ss-header"><h1>scalespaces</h1>
 _QUESTION = """<p class="ss-note">Downscale the image, or shift its levels: an equivariant network does not tell the two
 apart. The button measures by how much this one does.</p>"""
 _WAITING = '<p class="ss-note">Load a network to see what it makes of the image.</p>'
-_MOST_UPLOADED = 2**29  # bytes
+_MOST_UPLOADED = 2**28  # bytes: 67 million weights; images may have a quarter of it
+_SESSIONS = 8  # browser tabs whose images and networks are kept, the latest; an older one begins anew
+_UPLOADS = 600  # seconds after which files are deleted, which are read as they come
 _PATIENCE = 60.0  # seconds, for a curve
 _FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
@@ -38,7 +40,8 @@ log = logging.getLogger("scalespaces.app")
 def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
     """The page, a ``gradio.Blocks`` (extra ``app``), with what it shows at first; browser tabs share no state."""
     gr, picture = _gradio(), picture or first_picture()
-    with gr.Blocks(title="scalespaces", analytics_enabled=False, fill_width=True, delete_cache=(3600, 3600)) as page:
+    kept = (_UPLOADS // 2, _UPLOADS)  # how often they are looked at, and how old they grow
+    with gr.Blocks(title="scalespaces", analytics_enabled=False, fill_width=True, delete_cache=kept) as page:
         shown, network = gr.State(picture), gr.State(loaded)
         gr.HTML(_HEADER)
         with gr.Row():
@@ -87,6 +90,7 @@ def launch(page: Any, host: str, port: int | None) -> str:
         show_error=True,
         ssr_mode=False,
         max_file_size=_MOST_UPLOADED,
+        state_session_capacity=_SESSIONS,
         footer_links=[],
         run_history=False,
         enable_monitoring=False,
@@ -212,7 +216,7 @@ _PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # handlers are for the
 
 
 def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> None:
-    found = gr.State(())
+    drawn = gr.State({})  # as strings, which are small beside the levels
     view = gr.Radio(
         list(render.VIEWS),
         value=render.EQUAL,
@@ -226,10 +230,11 @@ def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> Non
     @_guarded(gr, status)
     def explore(picture: Picture, view: str, *fields: Any) -> dict[Any, Any]:
         new, costs = scale_space(picture.image, lift_arguments(*fields))
-        return {found: new, levels: render.levels(new, view), cost: render.cost(costs, new)}
+        views = render.levels(new)
+        return {drawn: views, levels: views[view], cost: render.cost(costs, new)}
 
-    gr.on(changes, explore, [shown, view, *lift], [found, levels, cost, status], trigger_mode="always_last", **_PRIVATE)
-    view.change(render.levels, [found, view], levels, **_PRIVATE)
+    gr.on(changes, explore, [shown, view, *lift], [drawn, levels, cost, status], trigger_mode="always_last", **_PRIVATE)
+    view.change(lambda drawn, view: drawn.get(view, ""), [drawn, view], levels, **_PRIVATE)
 
 
 def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:

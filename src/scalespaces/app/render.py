@@ -48,16 +48,21 @@ def as_pixels(image: Tensor) -> np.ndarray:
 # --- the scale-space -------------------------------------------------------------------------------------------------
 
 
-def levels(found: Sequence[Level], view: str = EQUAL) -> str:
-    """Every level as a picture, with its number, size, step and blur."""
+def levels(found: Sequence[Level]) -> dict[str, str]:
+    """Every level as a picture, with its number, size, step and blur, for every view."""
+    pictures = [_image(level.pixels) for level in found]
+    return {view: _levels(found, pictures, view) for view in VIEWS}
+
+
+def _levels(found: Sequence[Level], pictures: Sequence[str], view: str) -> str:
     widest = max(level.size[0] for level in found)
     figures = []
-    for level in found:
+    for level, picture in zip(found, pictures, strict=True):
         width = 100 if view == EQUAL else 100 * level.size[0] / widest
         coarse = " ss-coarse" if max(level.size) <= _LOSSLESS else ""
         blur = "finer than the image" if level.blur is None else f"blur {level.blur:.3g} px"
         figures.append(
-            f'<figure><div><img class="ss-level{coarse}" style="width:{width:.4g}%" src="{_image(level.pixels)}" '
+            f'<figure><div><img class="ss-level{coarse}" style="width:{width:.4g}%" src="{picture}" '
             f'alt="level {level.number}"></div><figcaption><b>level {level.number}</b>'
             f"<span>{level.size[0]} × {level.size[1]}</span><span>step {level.step:.4g}</span><span>{blur}</span>"
             "</figcaption></figure>"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 import sys
 import threading
 import webbrowser
-from typing import Any
+from typing import Any, NoReturn
 
 from scalespaces.cli._arguments import Help
 
@@ -49,6 +50,9 @@ def _run(args: argparse.Namespace) -> None:
     picture = None if args.image is None else read_picture(args.image)
     loaded = None if args.model is None else load_network(args.model)
     page = build(picture, loaded)
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup ignores it
+        if signal.getsignal(number := getattr(signal, name, signal.SIGTERM)) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     try:
         address = launch(page, args.host, port)
         print(f"scalespaces is at {address} (Ctrl-C ends it)", flush=True)
@@ -61,6 +65,12 @@ def _run(args: argparse.Namespace) -> None:
         print("\nended", flush=True)
     finally:
         page.close(verbose=False)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """End as Ctrl-C does, so that uploads are deleted."""
+    signal.signal(number, signal.SIG_IGN)  # a terminal that closes may say so twice
+    raise KeyboardInterrupt
 
 
 def _free_port(host: str, port: int | None) -> int:

@@ -114,7 +114,7 @@ def _entry(method: Method, x: float, y: float) -> str:
 def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool) -> str:
     """Accuracy against the size of the digits; below, a digit at these sizes, one picture for each."""
     width, height = (760, 492) if wide else (360, 408)
-    side, left, right = (76, 44, 128) if wide else (42, 34, 26)
+    side, left, right = (76, 44, 140) if wide else (42, 34, 26)
     top, bottom = 16 if wide else 16 + 24 * math.ceil(len(methods) / 2), height - side - 64
     x = Axis(SIZES[0], SIZES[-1], left + side / 2 - 6, width - right - 6, log=True)
     y = Axis(0, 100, bottom, top)
