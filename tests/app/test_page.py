@@ -11,6 +11,7 @@ import pytest
 from command import fails
 
 from scalespaces.app import page
+from scalespaces.app.render import VIEWS
 from scalespaces.cli import app, main
 from scalespaces.theory import KERNELS
 
@@ -59,13 +60,19 @@ def test_the_page_is_private_and_asks_nobody(saved):
     """In a process of its own, because gradio leaves event loops open."""
     script = """
 import json, sys
+from scalespaces.app.images import first_picture
 from scalespaces.app.page import build
 from scalespaces.app.predictions import load_network
+from scalespaces.app.render import EQUAL
+import gradio
 blocks = build(loaded=load_network(sys.argv[1]))
-print(json.dumps([blocks.analytics_enabled, blocks.get_config_file()], default=str))
+(explore,) = [handler.fn for handler in blocks.fns.values() if handler.name == "explore"]
+found = explore(first_picture(), EQUAL, "discrete_gaussian", "2", "1/4", 4, 0, "pyramid", 2, "cascade")
+(kept,) = [value for component, value in found.items() if isinstance(component, gradio.State)]
+print(json.dumps([blocks.analytics_enabled, blocks.get_config_file(), kept], default=str))
 """
     done = subprocess.run([sys.executable, "-c", script, saved("s_cnn")], capture_output=True, text=True, check=True)
-    analytics, config = json.loads(done.stdout)
+    analytics, config, kept = json.loads(done.stdout)
     assert analytics is False
     assert {dependency["api_visibility"] for dependency in config["dependencies"]} == {"private"}
     values = {c["props"].get("elem_id"): c["props"].get("value") for c in config["components"]}
@@ -73,6 +80,8 @@ print(json.dumps([blocks.analytics_enabled, blocks.get_config_file()], default=s
     assert "s_cnn.safetensors" in values["facts"]
     kernels = next(c["props"] for c in config["components"] if c["props"].get("label") == "Kernel")
     assert {value for _, value in kernels["choices"]} == set(KERNELS)
+    assert list(kept) == list(VIEWS)  # of the levels, what is drawn and no more
+    assert all(html.startswith("<div") for html in kept.values())
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

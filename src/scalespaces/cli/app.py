@@ -50,8 +50,8 @@ def _run(args: argparse.Namespace) -> None:
     picture = None if args.image is None else read_picture(args.image)
     loaded = None if args.model is None else load_network(args.model)
     page = build(picture, loaded)
-    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup ignores it
-        if signal.getsignal(number := getattr(signal, name, signal.SIGTERM)) is not signal.SIG_IGN:
+    for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):  # Windows has no SIGHUP
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _interrupt)
     try:
         address = launch(page, args.host, port)
