@@ -85,7 +85,7 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def ask(address: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
+def ask(address: str, path: str, headers: dict[str, str], body: bytes | None = None) -> tuple[int, str]:
     """The status and the beginning of an answer, to a POST if there is a body."""
     connection = http.client.HTTPConnection(address, timeout=60)
     connection.request("GET" if body is None else "POST", path, body, headers)
@@ -99,7 +99,7 @@ def upload(address: str, **headers: str) -> tuple[int, str]:
     """Post a small file."""
     body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\nabc\r\n--x--\r\n'
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
-    return ask(address, "/gradio_api/upload", body, **kind, **headers)
+    return ask(address, "/gradio_api/upload", kind | headers, body)
 
 
 @pytest.mark.slow
@@ -107,14 +107,14 @@ def test_the_server_serves_its_own_page_alone(server, tmp_path):
     _, address = server
     evil = {"Host": "evil.example:7991"}
     for path in ("/", "/config", "/gradio_api/info", "/gradio_api/queue/data?session_hash=s"):
-        status, text = ask(address, path, **evil)
+        status, text = ask(address, path, evil)
         assert (status, "class" in text) == (403, False)
     assert upload(address, **evil)[0] == 403
     assert upload(address, Origin="http://evil.example")[0] == 403
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 
     own = {"Origin": f"http://{address}"}
-    status, text = ask(address, "/config", Host=address.replace("127.0.0.1", "localhost"))
+    status, text = ask(address, "/config", {"Host": address.replace("127.0.0.1", "localhost")})
     assert status == 200
     status, uploaded = upload(address, **own)
     assert status == 200
@@ -122,10 +122,10 @@ def test_the_server_serves_its_own_page_alone(server, tmp_path):
     load = next(d["id"] for d in json.loads(text)["dependencies"] if any(t[1] == "load" for t in d["targets"]))
     job = json.dumps({"data": [], "fn_index": load, "session_hash": "s"}).encode()
     kind = {"Content-Type": "application/json"}
-    assert ask(address, "/gradio_api/queue/join", job, **kind, Origin="http://evil.example")[0] == 403
-    status, text = ask(address, "/gradio_api/queue/join", job, **kind, **own)
+    assert ask(address, "/gradio_api/queue/join", kind | {"Origin": "http://evil.example"}, job)[0] == 403
+    status, text = ask(address, "/gradio_api/queue/join", kind | own, job)
     assert (status, "event_id" in text) == (200, True)
-    status, text = ask(address, "/gradio_api/queue/data?session_hash=s", **own)
+    status, text = ask(address, "/gradio_api/queue/data?session_hash=s", own)
     assert (status, text[:5]) == (200, "data:")
 
 
