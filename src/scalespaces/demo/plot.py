@@ -41,7 +41,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None, *, digit: i
         means = [100 * method.mean(size) for size in SIZES]
         spreads = [100 * (method.spread(size) or 0) for size in SIZES]
         edges = [[m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1)]
-        ax.fill_between(at, *edges, color=style["color"], alpha=0.15, linewidth=0)
+        ax.fill_between(at, *edges, color=style["color"], alpha=0.09, linewidth=0)
         ax.plot(at, means, markersize=6, label=method.name, **style)
         ax.annotate(method.name, (at[-1], end), (10, 0), textcoords="offset points", va="center", weight="bold")
         ax.texts[-1].set_color(style["color"])
