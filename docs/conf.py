@@ -14,7 +14,7 @@ os.environ["MPLBACKEND"] = "Agg"
 HERE = Path(__file__).resolve().parent
 if find_spec("torchvision") is not None:  # the page on timm needs it; other pages and a build without galleries do not
     sys.path.append(str(HERE.parent / "tests"))
-    import_module("torchvision_stub")
+    import_module("zoo.torchvision_stub")
 
 project = "scalespaces"
 author = "The scalespaces authors"

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-import_module("torchvision_stub")
+import_module("zoo.torchvision_stub")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
