@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from scalespaces.app.errors import LAYERS, LIFT, LOADED, NETWORKS, equivariance, random_layers
+from scalespaces.app.errors import LAYERS, LIFT, LOADED, NETWORKS, equivariance
 from scalespaces.app.predictions import load_network
 from scalespaces.data import photograph
 from scalespaces.models import Card
+from scalespaces.models.random import random_network
 from scalespaces.testing import equivariance_error
 
 IMAGE = photograph(140)
@@ -20,7 +21,7 @@ def test_errors_are_those_of_the_library(arguments, network, method):
     found = equivariance(IMAGE, made, network, 65)
     layers = LAYERS.get(network, 0)
     cut = IMAGE[..., 37:102, 37:102].double()
-    expected = equivariance_error(random_layers(layers, made).double(), cut, downscaling=method)
+    expected = equivariance_error(random_network(layers, **made).double(), cut, downscaling=method)
     np.testing.assert_array_equal(found.table.errors, expected.errors)
     assert (found.boundary, found.size, found.network) == (5 - layers, (65, 65), network)
     assert found.sentence.startswith("Exact: " if method == "cascade" else "Not exact: ")

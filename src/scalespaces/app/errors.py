@@ -16,6 +16,7 @@ from scalespaces.app.explore import Arguments, check_size
 from scalespaces.app.predictions import Loaded
 from scalespaces.functional import ScaleSpace
 from scalespaces.models import ScaleNetwork
+from scalespaces.models.random import random_network
 from scalespaces.models.registry import entry
 from scalespaces.nn import Lift, ScaleConv2d
 from scalespaces.testing import EquivarianceTable, equivariance_error
@@ -26,7 +27,6 @@ UNTRAINED = {f"{name}, untrained": name for name in models.list("s_*")}
 NETWORKS = (LIFT, *LAYERS, *UNTRAINED, LOADED)
 SIDES = (65, 129, 257, 513)
 _EXACT = 1e-9  # relative, in float64; what rounding leaves is well below, and what anything else does well above
-_CHANNELS = 8
 
 Report = Callable[[int, int], None]
 """Called with how many images of how many the network has seen."""
@@ -85,21 +85,6 @@ def equivariance(
     return Errors(title, table, boundary, size, sentence)
 
 
-def random_layers(layers: int, arguments: Arguments) -> nn.Sequential:
-    """A lift, and correlations with filters of 2 levels and ReLUs behind it; the weights are random, after He.
-
-    Example:
-        >>> random_layers(2, {"num_levels": 4})(torch.rand(1, 3, 16, 16)).stack().shape
-        torch.Size([1, 8, 4, 16, 16])
-    """
-    modules: list[nn.Module] = [Lift(**arguments)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for width in [3, *[_CHANNELS] * (layers - 1)][:layers]:
-            modules += [ScaleConv2d(width, _CHANNELS, (2, 3, 3), bias=False, padding_mode="reflect"), nn.ReLU()]
-    return nn.Sequential(*modules)
-
-
 def _network(network: str, arguments: Arguments, loaded: Loaded | None) -> tuple[nn.Module, str]:
     """The module to measure, up to its pooling over levels, and its name."""
     if network == LOADED:
@@ -116,7 +101,7 @@ def _network(network: str, arguments: Arguments, loaded: Loaded | None) -> tuple
             return _Features(models.create(name, in_channels=3, **chosen).eval()), network
     if network != LIFT and network not in LAYERS:
         raise ValueError(f"network is one of {', '.join(NETWORKS)}, got {network!r}")
-    return random_layers(LAYERS.get(network, 0), arguments), network
+    return random_network(LAYERS.get(network, 0), **arguments), network
 
 
 class _Features(nn.Module):
