@@ -1,10 +1,7 @@
 """scalespaces equivariance: its numbers are the library's, its files are whole, its errors are one line."""
 
 import json
-import re
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +16,6 @@ from scalespaces.testing import equivariance_error, translation_error
 image_module = pytest.importorskip("PIL.Image")
 pytest.importorskip("matplotlib")
 
-DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 SMALL = ("equivariance", "--size", "33", "--levels", "4", "--layers", "1", "--channels", "2")
 REFLECT = ("--padding-mode", "reflect")
 
@@ -242,21 +238,3 @@ def test_an_interrupt_is_quiet(capsys, monkeypatch):
     monkeypatch.setattr("scalespaces.cli.equivariance.equivariance_error", interrupt)
     assert main(SMALL) == 130
     assert capsys.readouterr().err.endswith("scalespaces equivariance: interrupted\n")
-
-
-# --- the demo --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_demo(tmp_path):
-    command = [sys.executable, "-W", "error", str(DEMO), "--out", str(tmp_path / "out")]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    errors = [float(number) for number in re.findall(r"mean error ([^,]+),", result.stdout)]
-    assert len(errors) == 6
-    assert all(1e-4 < error < 0.01 for error in errors[:3])  # the paper: below 0.01
-    assert all(error < 1e-15 for error in errors[3:])
-    for name in ("scale_space.png", "equivariance.png"):
-        with image_module.open(tmp_path / "out" / name) as picture:
-            assert min(picture.size) > 600
-        assert str(tmp_path / "out" / name) in result.stdout

@@ -5,7 +5,7 @@ Figure 2: what does a scale-space look like?
 The paper's Figure 2, "A Scale-space": an image and its blurred versions, with scales that are powers of two.
 
 With a path as its argument, this script writes the picture there:
-``python docs/figures/figure_2_scale_space.py docs/images/scale_space.jpg``.
+``python docs/figures/figure_2_scale_space.py scale_space.jpg``.
 """
 
 import sys

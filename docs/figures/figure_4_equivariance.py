@@ -6,7 +6,7 @@ The paper's Figure 4, "Equivariance quality": downscale the image, or shift the 
 networks of 1, 2 and 3 layers with random weights.
 
 With a path as its argument, this script writes the picture there:
-``python docs/figures/figure_4_equivariance.py docs/images/equivariance.png``.
+``python docs/figures/figure_4_equivariance.py equivariance.png``.
 """
 
 import sys
