@@ -86,7 +86,7 @@ test-oldest: .venv-oldest/.installed  ## Run the tests on the oldest versions pr
 test-zoo: .venv-zoo/.installed  ## Convert timm's and torchvision's own models, in .venv-zoo: torchvision would break .venv
 	$(call PYTEST,.venv-zoo) tests/zoo
 
-demo: setup  ## Train on digits of one size, recognise them at others: out/demo/report.html, in some four minutes
+demo: setup  ## Train on digits of one size, recognize them at others: out/demo/report.html, in some four minutes
 	$(BIN)/scalespaces demo
 
 docs: .venv-zoo/.installed  ## Build the site with its tutorials into out/docs, in .venv-zoo: one of them is about timm

@@ -21,10 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from scalespaces import equivariance_error
 from scalespaces.data import ArrayImages, digits, photograph, to_unit, unseen_scales
-from scalespaces.models import create
+from scalespaces.models import create_model
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.testing import EquivarianceTable, translation_error
-from scalespaces.train.levels import LevelPool, pool_levels
+from scalespaces.train._levels import LevelPool, pool_levels
 
 ROOT2 = math.sqrt(2)
 SIDE, WIDTH = 145, 16  # of images and layers with random weights
@@ -106,7 +106,7 @@ def worst(table: EquivarianceTable) -> float:
 
 def network(**arguments: Any) -> nn.Module:
     small = {"channels": (8, 16, 32), "kernel_size": 3, "grid": 1, "hidden": 32, "dropout": 0.0}
-    return create("s_cnn", **{"sampling": "pyramid", "method": "cascade", **small, **arguments})
+    return create_model("s_cnn", **{"sampling": "pyramid", "method": "cascade", **small, **arguments})
 
 
 def batch(samples: ArrayImages) -> tuple[Tensor, Tensor]:
@@ -117,14 +117,14 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, epochs: int, size: i
     """Every level learns from the mean of the levels' logits."""
     generator = torch.Generator().manual_seed(0)
     steps = len(images) // size
-    optimiser = torch.optim.Adam(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.01, total_steps=epochs * steps)
+    optimizer = torch.optim.Adam(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=epochs * steps)
     model.train()
     for _ in range(epochs):
         for chosen in torch.randperm(len(images), generator=generator).split(size)[:steps]:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(level_answers(model, images[chosen]).mean(0), labels[chosen]).backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     model.eval()
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from scalespaces.data import PCam, PCamAugment, make_pcam, to_unit
-from scalespaces.data.pcam import pcam_file
+from scalespaces.data._pcam import pcam_file
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -34,14 +34,14 @@ def forward(layer: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], None]:
 
 def training_step(layer: Callable[[Tensor], Tensor], x: Tensor, parameters: list[nn.Parameter]) -> Callable[[], None]:
     """Gradients of the filters and of the input, as in the middle of a network."""
-    optimiser = torch.optim.SGD(parameters, 1e-6)
+    optimizer = torch.optim.SGD(parameters, 1e-6)
     x = x.detach().requires_grad_()
 
     def run() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         x.grad = None
         layer(x).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
 
     return run
 

@@ -25,16 +25,16 @@ import yaml
 from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace
-from scalespaces.models import create, summarise
-from scalespaces.models.registry import entry
+from scalespaces.models import create_model, summarize
+from scalespaces.models._registry import entry
 from scalespaces.nn import ScaleBatchNorm
-from scalespaces.train.data import num_classes
-from scalespaces.train.levels import supervise
-from scalespaces.train.recipe import Recipe, load_recipe
+from scalespaces.train._data import num_classes
+from scalespaces.train._levels import supervise
+from scalespaces.train._recipe import Recipe, load_recipe
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 MODELS = ("densenet", "s_densenet", "resnet", "s_resnet")
-STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # numbers that an optimiser keeps for each parameter
+STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # numbers that an optimizer keeps for each parameter
 PYRAMID = {"sampling": "pyramid", "method": "cascade"}
 MEASURED = ("memory", "communication")
 MEBI, FLOAT = 2**20, 4
@@ -50,7 +50,7 @@ def find_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
 
 @dataclass
 class Cost:
-    """What one network takes: numbers of parameters and buffers, its normalisations, and bytes for each sample."""
+    """What one network takes: numbers of parameters and buffers, its normalizations, and bytes for each sample."""
 
     name: str
     batch_size: int
@@ -59,7 +59,7 @@ class Cost:
     float_buffers: int
     whole_buffers: int
     norms: list[tuple[int, bool]]
-    """Channels of each batch normalisation, and whether a gradient goes through its statistics."""
+    """Channels of each batch normalization, and whether a gradient goes through its statistics."""
     multiply_adds: int
     outputs: float
     """Outputs of all layers, as scalespaces info counts them."""
@@ -71,7 +71,7 @@ class Cost:
         return max(1, self.batch_size // devices)
 
     def memory(self, devices: int) -> float:
-        """Bytes of a device: parameters, gradients, DDP's copy of these, the optimiser's numbers, and activations."""
+        """Bytes of a device: parameters, gradients, DDP's copy of these, the optimizer's numbers, and activations."""
         copies = 2 + self.states + (devices > 1)
         return copies * self.parameters * FLOAT + self.samples(devices) * self.kept
 
@@ -80,7 +80,7 @@ class Cost:
         return 2 * (devices - 1) / devices * self.parameters * FLOAT
 
     def gathered(self) -> list[int]:
-        """How many numbers each batch normalisation gathers in a step: moments, batch and number of values."""
+        """How many numbers each batch normalization gathers in a step: moments, batch and number of values."""
         return [2 * channels + 2 for channels, _ in self.norms]
 
     def reduced(self) -> list[int]:
@@ -93,7 +93,7 @@ class Cost:
 
 
 def build(recipe: Recipe, arguments: dict[str, Any], device: str) -> nn.Module:
-    network = create(
+    network = create_model(
         str(recipe.model.name), num_classes=num_classes(recipe.data), **(recipe.model.arguments | arguments)
     )
     return network.to(device).train()
@@ -142,11 +142,11 @@ def cost(model: str, arguments: dict[str, Any]) -> Cost:
             module.register_forward_pre_hook(see)
     kept = kept_bytes(network, *make_batch(recipe, shape, 2, "meta")) / 2
     buffers = list(network.buffers())
-    summary = summarise(create(model, **arguments), shape)
+    summary = summarize(create_model(model, **arguments), shape)
     return Cost(
         name_case(model, arguments),
         recipe.data.batch_size,
-        STATES[recipe.optimiser.name],
+        STATES[recipe.optimizer.name],
         sum(parameter.numel() for parameter in network.parameters()),
         sum(buffer.numel() for buffer in buffers if buffer.is_floating_point()),
         sum(buffer.numel() for buffer in buffers if not buffer.is_floating_point()),
@@ -187,7 +187,7 @@ def mebibytes(number: float) -> str:
 def report(costs: list[Cost], devices: list[int], links: list[float], latency: float) -> None:
     print("MiB are float32. Activations: outputs of all layers, and what is kept for the backward pass, of a sample.")
     table(
-        ["network", "parameters", "their MiB", "optimiser MiB", "outputs MiB", "kept MiB", "multiply-adds"],
+        ["network", "parameters", "their MiB", "optimizer MiB", "outputs MiB", "kept MiB", "multiply-adds"],
         [
             [
                 c.name,
@@ -207,7 +207,7 @@ def report(costs: list[Cost], devices: list[int], links: list[float], latency: f
         [[c.name, str(c.batch_size), *(_memory(c, n) for n in devices)] for c in costs],
     )
     print(
-        "\nCommunication of a step: MiB of gradients that a device sends (a ring); collectives of batch normalisation "
+        "\nCommunication of a step: MiB of gradients that a device sends (a ring); collectives of batch normalization "
         "and the loss, and KiB in them; KiB of buffers sent out before a step"
     )
     table(
@@ -345,8 +345,8 @@ def measure_communication() -> None:
 
 def work(model: str, folder: str) -> None:
     """One of the two: four steps of the recipe, of which the third is watched: DDP sets up its buckets before."""
-    from scalespaces.train.run import train
-    from scalespaces.train.tasks import Task
+    from scalespaces.train._run import train
+    from scalespaces.train._tasks import Task
 
     kind = find_recipe(model).data.kind
     overrides = [f"--data.root={folder}/{kind}", "--data.batch_size=4", "--data.workers=0", "--trainer.accelerator=cpu"]

@@ -1,4 +1,4 @@
-"""How far discretised actions are from the law S_s S_t = S_st, on a smooth image, a photograph and white noise."""
+"""How far discretized actions are from the law S_s S_t = S_st, on a smooth image, a photograph and white noise."""
 
 import argparse
 
@@ -23,11 +23,11 @@ def images(size: int) -> dict[str, Tensor]:
     """A smooth image, a photograph and noise, ``size`` pixels square, in float64."""
     x = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
     r = (x[:, None] ** 2 + 0.5 * x[None] ** 2 + 0.3 * x[:, None] * x[None]) / (size / 6) ** 2
-    grey = photograph(size).double().mean(-3)
+    gray = photograph(size).double().mean(-3)
     noise = torch.as_tensor(np.random.default_rng(0).normal(size=(size, size)))
     return {
         "smooth": (torch.exp(-r) * (1 + 0.5 * torch.sin(x[:, None] / 2)))[None, None],
-        "photograph": grey.reshape(1, 1, size, size),
+        "photograph": gray.reshape(1, 1, size, size),
         "noise": noise[None, None],
     }
 

@@ -313,7 +313,7 @@ def equivariance_of_pooling() -> Table:
 
 def equivariance_of_scale_padding() -> Table:
     rows: list[list[Cell]] = []
-    for scale_padding in ("zero", "replicate", "valid"):
+    for scale_padding in ("zeros", "replicate", "valid"):
         progress(f"equivariance of scale padding: {scale_padding}")
         model = network(sampling="pyramid", scale_padding=scale_padding)
         image = photograph(FITTING).double()

@@ -24,18 +24,18 @@ import torch
 from torch import Tensor
 
 from scalespaces.data import Indexed, PCam, PCamAugment, make_pcam, to_unit
-from scalespaces.data.augment import move, recolour
-from scalespaces.models import create, summarise
-from scalespaces.train.batches import KeyedBatches
-from scalespaces.train.data import training_loader
-from scalespaces.train.levels import supervise
+from scalespaces.data._augment import move, recolor
+from scalespaces.models import create_model, summarize
+from scalespaces.train._batches import KeyedBatches
+from scalespaces.train._data import training_loader
+from scalespaces.train._levels import supervise
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "densenet": ("densenet", {}),
     "s_densenet, dense": ("s_densenet", {}),
     "s_densenet, pyramid": ("s_densenet", {"sampling": "pyramid", "method": "cascade"}),
 }
-PARTS = ("draw", "move", "to_unit", "colour")
+PARTS = ("draw", "move", "to_unit", "color")
 
 
 def batches(dataset: PCam, size: int) -> Iterator[list[Tensor]]:
@@ -53,14 +53,14 @@ def training_step(name: str, images: Tensor, target: Tensor) -> Callable[[], Non
     """Forward, backward and step, as the recipes have them."""
     model, arguments = NETWORKS[name]
     torch.manual_seed(0)
-    network: Any = create(model, **arguments).train()
+    network: Any = create_model(model, **arguments).train()
     network.to(memory_format=torch.channels_last)
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (supervise(network, images, target, "answer") / len(target)).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -69,18 +69,18 @@ def work(folder: str, batch: int) -> dict[str, Callable[[], Any]]:
     """All that is timed, by name."""
     augment, loaded = PCamAugment(), batches(PCam(folder), batch)
     patches, target, indices = next(loaded)
-    places, colours = augment.draw(indices, 0)
+    places, colors = augment.draw(indices, 0)
     moved = move(patches, places)
     unit = to_unit(moved)
-    columns = colours.to(unit).unbind(1)
-    images = recolour(unit, *columns).contiguous(memory_format=torch.channels_last)
+    columns = colors.to(unit).unbind(1)
+    images = recolor(unit, *columns).contiguous(memory_format=torch.channels_last)
     return {
         "load": lambda: next(loaded),
         "augment": lambda: augment(patches, indices, 0),
         "draw": lambda: augment.draw(indices, 0),
         "move": lambda: move(patches, places),
         "to_unit": lambda: to_unit(moved),
-        "colour": lambda: recolour(unit, *columns),
+        "color": lambda: recolor(unit, *columns),
         **{name: training_step(name, images, target) for name in NETWORKS},
     }
 
@@ -149,7 +149,7 @@ def main() -> None:
         make_pcam(folder, {"train": arguments.patches})
         times = take_turns(work(folder, arguments.batch), arguments.batch, arguments.runs)
     multiply_adds = {
-        name: summarise(create(model, **options), (3, 96, 96)).multiply_adds
+        name: summarize(create_model(model, **options), (3, 96, 96)).multiply_adds
         for name, (model, options) in NETWORKS.items()
     }
     about = {

@@ -78,7 +78,7 @@ def errors(f: Tensor, graph: Graph) -> list[float]:
 
 
 def draw(path: Path, vertices: NDArray, faces: NDArray, levels: Tensor) -> None:
-    """The levels side by side, each triangle in the colour of the mean of its corners."""
+    """The levels side by side, each triangle in the color of the mean of its corners."""
     matplotlib: Any = require("matplotlib", "plot")
     require("mpl_toolkits.mplot3d", "plot")
     figure_module: Any = require("matplotlib.figure", "plot")

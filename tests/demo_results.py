@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from scalespaces.demo.result import SIZES, Activations, Cost, Errors, Frame, Level, Method, Result, Series
+from scalespaces.demo._result import SIZES, Activations, Cost, Errors, Frame, Level, Method, Result, Series
 
 FINE = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))
 SHRINKS = (1.0, 1.41, 2.0, 2.83, 4.0, 5.66, 8.0)

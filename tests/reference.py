@@ -7,7 +7,7 @@ import numpy as np
 
 
 def at(f: np.ndarray, position, outside: str) -> float:
-    """A d-dimensional array at a fractional position: linear between samples, outside "zero" or the "edge"."""
+    """A d-dimensional array at a fractional position: linear between samples, outside "zeros" or the "edge"."""
     value = 0.0
     low = [math.floor(p + 1e-9) for p in position]
     for corner in itertools.product((0, 1), repeat=f.ndim):
@@ -21,10 +21,10 @@ def at(f: np.ndarray, position, outside: str) -> float:
     return value
 
 
-def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, padding=None, scale_padding="zero"):
+def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, padding=None, scale_padding="zeros"):
     """[psi * f]_k^o(z) = sum_i sum_l sum_y psi_l^{i,o}(y) f_{k+l}^i(c^k y + z), on the grids of the levels.
 
-    ``levels`` are arrays (B, C, *spatial) whose first samples all sit at the origin; the filter is centred when
+    ``levels`` are arrays (B, C, *spatial) whose first samples all sit at the origin; the filter is centered when
     ``padding`` (in taps) is left out.
     """
     depth, size = weight.shape[2], weight.shape[3:]
@@ -53,7 +53,7 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
                         tap = [
                             stride * zi + apart * (dilation * yi - p) for zi, yi, p in zip(z, y, before, strict=True)
                         ]
-                        out[(b, o, *z)] += weight[(o, i, el, *y)] * at(f, tap, "zero")
+                        out[(b, o, *z)] += weight[(o, i, el, *y)] * at(f, tap, "zeros")
         if bias is not None:
             out += bias.reshape(1, -1, *[1] * len(size))
         outputs.append(out)

@@ -9,8 +9,8 @@ import torch
 from command import fails
 from torch import nn
 
-from scalespaces.bench.case import Axis, Case, Contender
-from scalespaces.bench.report import Report
+from scalespaces.bench._case import Axis, Case, Contender
+from scalespaces.bench._report import Report
 from scalespaces.bench.suites import GROWTH, SUITES
 from scalespaces.cli import build_parser, main
 
@@ -149,7 +149,7 @@ def test_what_does_not_compile_is_an_error(small, capsys, monkeypatch):
     def fail(*_):
         raise RuntimeError("no such\n graph\n\nand a long trace")
 
-    monkeypatch.setattr("scalespaces.cli.bench.measure", fail)
+    monkeypatch.setattr("scalespaces.cli._bench.measure", fail)
     assert main(["bench", "--quick", "--suite", "layers", "--compile", "--threads", "1"]) == 2
     message = "with --compile, float32, 1 threads fails: no such graph; leave that out\n"
     assert capsys.readouterr().err.endswith(message)

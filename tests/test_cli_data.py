@@ -8,8 +8,8 @@ import torch
 
 from scalespaces.cli import main
 from scalespaces.data import Cityscapes, PCam, digits, mnist_scale, read_idx_images, write_idx
-from scalespaces.data.fetch import BY_HAND, REMOTES
-from scalespaces.data.pcam import pcam_file
+from scalespaces.data._fetch import BY_HAND, REMOTES
+from scalespaces.data._pcam import pcam_file
 
 h5py: Any = pytest.importorskip("h5py")
 pytest.importorskip("PIL.Image")

@@ -10,7 +10,7 @@ from command import fails
 
 from scalespaces.cli import build_parser, main
 from scalespaces.data import photograph
-from scalespaces.models.random import random_network
+from scalespaces.models._random import random_network
 from scalespaces.testing import equivariance_error, translation_error
 
 image_module = pytest.importorskip("PIL.Image")
@@ -235,6 +235,6 @@ def test_an_interrupt_is_quiet(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scalespaces.cli.equivariance.equivariance_error", interrupt)
+    monkeypatch.setattr("scalespaces.cli._equivariance.equivariance_error", interrupt)
     assert main(SMALL) == 130
     assert capsys.readouterr().err.endswith("scalespaces equivariance: interrupted\n")

@@ -15,7 +15,7 @@ from scalespaces.cli import main
 def saved(path: Path, **arguments: Any) -> Any:
     pytest.importorskip("safetensors")
     small: dict[str, Any] = {"growth": (2,), "num_layers": 1, "num_levels": 2, "filter_levels": [2]}
-    model: Any = scalespaces.models.create("s_densenet", **{**small, **arguments})
+    model: Any = scalespaces.models.create_model("s_densenet", **{**small, **arguments})
     model.card = scalespaces.models.Card(["a", "b"], [0.5, 0.5, 0.5], [0.25, 0.25, 0.25])
     scalespaces.models.save(model, path)
     return model.eval()
@@ -28,12 +28,12 @@ def other_model() -> nn.Module:
 def test_export_of_fixed_sizes_says_so(tmp_path, capsys):
     source, path = tmp_path / "model.safetensors", tmp_path / "out" / "model.pt2"
     model = saved(source)
-    arguments = ["export", str(source), str(path), "--size", "12", "17", "--batch", "2", "--levels", "--normalise"]
+    arguments = ["export", str(source), str(path), "--size", "12", "17", "--batch", "2", "--levels", "--normalize"]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"wrote {path}: image (2, 3, 12, 17) -> output, level_0, level_1; differs from PyTorch by ")
     assert "note: batch, height and width are fixed at 2, 12 and 17: they are free in pyramid sampling" in err
-    assert "normalised" not in err
+    assert "normalized" not in err
     image = torch.rand(2, 3, 12, 17)
     found = torch.export.load(path).module()(image)
     answer, levels = model((image - 0.5) / 0.25, return_levels=True)
@@ -49,7 +49,7 @@ def test_export_of_free_sizes(suffix, tmp_path):
     assert result.returncode == 0
     assert result.stdout.startswith(f"wrote {path}: image (batch, 3, height, width), height and width from 3 -> output")
     notes = [line for line in result.stderr.splitlines() if not line.startswith("exporting to")]
-    assert notes == ["note: images must come in normalised; --normalise puts it into the graph"]
+    assert notes == ["note: images must come in normalized; --normalize puts it into the graph"]
 
 
 def test_export_of_a_converted_model(tmp_path, capsys, monkeypatch):

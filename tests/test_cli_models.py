@@ -13,7 +13,7 @@ from scalespaces.cli import main
 def test_models_are_listed(capsys):
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == scalespaces.models.list()
+    assert [line.split()[0] for line in lines] == scalespaces.models.list_models()
     assert main(["models", "s_*"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert "no model matches 'vgg*'; there are cnn" in fails(capsys, "models", "vgg*")
@@ -53,22 +53,22 @@ def test_info_as_json(tmp_path, capsys):
     assert main([*arguments, "--json", str(path)]) == 0
     assert capsys.readouterr().out.endswith(f"wrote {path}\n")
     assert json.loads(path.read_text()) == printed
-    model = scalespaces.models.create(**printed["config"])
+    model = scalespaces.models.create_model(**printed["config"])
     expected = {"sampling": "pyramid", "num_levels": 3, "filter_levels": [1, 2, 1, 2, 1], "scale_padding": "valid"}
     expected |= {"base": 1.5, "zero_scale": 0.5, "first_level": -1, "window": "dilated", "num_classes": 7}
     assert model.config.items() >= (expected | {"method": "cascade", "in_channels": 1}).items()
-    summary = scalespaces.models.summarise(model, (1, 64, 48))
+    summary = scalespaces.models.summarize(model, (1, 64, 48))
     assert printed["total"] == summary.total
     assert printed["layers"] == summary.to_json()["layers"]
-    plain = scalespaces.models.create("densenet", in_channels=1, num_classes=7)
-    assert printed["baseline"] == {"densenet": scalespaces.models.summarise(plain, (1, 64, 48)).total}
+    plain = scalespaces.models.create_model("densenet", in_channels=1, num_classes=7)
+    assert printed["baseline"] == {"densenet": scalespaces.models.summarize(plain, (1, 64, 48)).total}
 
 
-@pytest.mark.parametrize("name", scalespaces.models.list())
+@pytest.mark.parametrize("name", scalespaces.models.list_models())
 def test_info_of_every_model_at_the_papers_size(name, capsys):
     assert main(["info", name]) == 0
     out = capsys.readouterr().out
-    number = sum(p.numel() for p in scalespaces.models.create(name).parameters())
+    number = sum(p.numel() for p in scalespaces.models.create_model(name).parameters())
     assert re.search(rf"^{name} +{number:,} ", out, re.MULTILINE)
 
 

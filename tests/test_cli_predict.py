@@ -16,10 +16,10 @@ from torch.testing import assert_close
 import scalespaces
 from scalespaces.cli import main
 from scalespaces.data import make_cityscapes, read_mask, read_pixels, to_unit
-from scalespaces.data.cityscapes import CLASSES
+from scalespaces.data._cityscapes import CLASSES
 from scalespaces.models import Card
-from scalespaces.train.palette import CITYSCAPES, palette
-from scalespaces.train.predict import device_called, predict_mask
+from scalespaces.train._palette import CITYSCAPES, palette
+from scalespaces.train._predict import device_called, predict_mask
 
 image_module = pytest.importorskip("PIL.Image")
 pytest.importorskip("safetensors")
@@ -37,17 +37,17 @@ def save(path: Path, pixels: Any, **options: Any) -> Path:
 
 def classifier(path: Path, **arguments: Any) -> Any:
     small: dict[str, Any] = {"growth": (3, 3), "num_layers": 1, "num_levels": 2, "filter_levels": 2, "init": "he"}
-    model: Any = scalespaces.models.create("s_densenet", **{**small, **arguments})
+    model: Any = scalespaces.models.create_model("s_densenet", **{**small, **arguments})
     nn.init.normal_(model.linear.weight, std=3)
     channels = arguments.get("in_channels", 3)
-    model.card = Card(["normal", "tumour"], [0.5] * channels, [0.25] * channels)
+    model.card = Card(["normal", "tumor"], [0.5] * channels, [0.25] * channels)
     scalespaces.models.save(model, path)
     return model.eval()
 
 
 def segmenter(path: Path, classes: Any = ("sky", "road", "mill"), **arguments: Any) -> Any:
     small: dict[str, Any] = {"width": 3, "num_levels": 2, "init": "he", "num_classes": len(classes)}
-    model: Any = scalespaces.models.create("s_resnet", **{**small, **arguments})
+    model: Any = scalespaces.models.create_model("s_resnet", **{**small, **arguments})
     nn.init.normal_(model.classifier.weight, std=1)
     model.card = Card(classes, [0.5] * 3, [0.25] * 3)
     scalespaces.models.save(model, path)
@@ -98,10 +98,10 @@ def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, c
     assert [row["file"] for row in table] == [(images / name).as_posix() for name in names]
     counts = dict.fromkeys(model.card.classes, 0)
     for row, name in zip(table, names, strict=True):
-        assert list(row) == ["file", "predicted", "normal", "tumour"]
+        assert list(row) == ["file", "predicted", "normal", "tumor"]
         with torch.no_grad():
             expected = model(shown(images / name)[None])[0].softmax(0)
-        assert_close(torch.tensor([float(row["normal"]), float(row["tumour"])]), expected, rtol=1e-4, atol=1e-6)
+        assert_close(torch.tensor([float(row["normal"]), float(row["tumor"])]), expected, rtol=1e-4, atol=1e-6)
         assert row["predicted"] == model.card.classes[int(expected.argmax())]
         counts[row["predicted"]] += 1
     assert tree(out.parent) == ["table.csv"]
@@ -123,18 +123,18 @@ def test_classes_without_names_are_numbers_and_levels_are_pooled(tmp_path, image
     assert_close(torch.tensor([float(row["0"]), float(row["1"])]), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_grey_networks_see_grey(tmp_path):
+def test_grey_networks_see_gray(tmp_path):
     file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
     made = classifier(file, in_channels=1)
     deep = np.random.default_rng(0).integers(0, 65536, (20, 20), dtype=np.uint16)
-    pictures = [save(tmp_path / "colour.png", noise(20, 20)), save(tmp_path / "deep.png", deep)]
+    pictures = [save(tmp_path / "color.png", noise(20, 20)), save(tmp_path / "deep.png", deep)]
     assert main(["predict", str(file), *map(str, reversed(pictures)), str(pictures[1]), "--out", str(out)]) == 0
     assert [row["file"] for row in rows(out)] == [picture.as_posix() for picture in pictures]  # sorted, each once
-    grey = np.array(image_module.fromarray(noise(20, 20)).convert("L")) / 255
-    for row, values in zip(rows(out), (grey, deep / 65535), strict=True):
+    gray = np.array(image_module.fromarray(noise(20, 20)).convert("L")) / 255
+    for row, values in zip(rows(out), (gray, deep / 65535), strict=True):
         with torch.no_grad():
             expected = made((torch.from_numpy(values).float()[None, None] - 0.5) / 0.25)[0].softmax(0)
-        assert_close(torch.tensor(float(row["tumour"])), expected[1], rtol=1e-4, atol=1e-6)
+        assert_close(torch.tensor(float(row["tumor"])), expected[1], rtol=1e-4, atol=1e-6)
 
 
 def plain() -> nn.Module:
@@ -175,9 +175,9 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
     kinds = (".png", ".overlay.png", ".npy")
     assert tree(out) == sorted(["legend.json", *(f"{stem}{kind}" for stem in stems for kind in kinds)])
     legend = json.loads((out / "legend.json").read_text())
-    colours = [tuple(one["colour"]) for one in legend["classes"]]
+    colors = [tuple(one["color"]) for one in legend["classes"]]
     assert [(one["number"], one["name"]) for one in legend["classes"]] == [(0, "sky"), (1, "road"), (2, "mill")]
-    assert colours == list(palette(("sky", "road", "mill")))
+    assert colors == list(palette(("sky", "road", "mill")))
     for stem, name in stems.items():
         with torch.no_grad():
             expected = made(shown(images / name)[None])[0].softmax(0)
@@ -189,7 +189,7 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
             assert picture.mode == "P"
             painted = np.array(picture.convert("RGB"))
         assert (out / f"{stem}.png").read_bytes()[24:26] == b"\x08\x03"  # of 8 bits, with a palette
-        np.testing.assert_array_equal(painted, np.array(colours, np.uint8)[mask])
+        np.testing.assert_array_equal(painted, np.array(colors, np.uint8)[mask])
         blended = (read_pixels(images / name).permute(1, 2, 0).numpy().astype(float) + painted) / 2
         overlay = read_pixels(out / f"{stem}.overlay.png").permute(1, 2, 0).numpy()
         assert np.abs(overlay - blended).max() <= 1
@@ -213,7 +213,7 @@ def test_windows(tmp_path):
     assert (found - predict_mask(made, shown(picture))).abs().max() > 1e-4
 
 
-def test_cityscapes_have_their_colours(tmp_path):
+def test_cityscapes_have_their_colors(tmp_path):
     assert palette(tuple(CLASSES)) == CITYSCAPES
     assert dict(zip(CLASSES, CITYSCAPES, strict=True))["sky"] == (70, 130, 180)
     assert len(set(CITYSCAPES)) == 19
@@ -223,14 +223,14 @@ def test_cityscapes_have_their_colours(tmp_path):
     assert main(["predict", str(file), str(tmp_path / "city/leftImg8bit/val"), "--out", str(out)]) == 0
     assert len(list(out.rglob("*_leftImg8bit.png"))) == 2
     legend = json.loads((out / "legend.json").read_text())
-    assert legend["classes"][13] == {"number": 13, "name": "car", "colour": [0, 0, 142]}
+    assert legend["classes"][13] == {"number": 13, "name": "car", "color": [0, 0, 142]}
 
 
 @pytest.mark.parametrize("number", [1, 2, 19, 100, 256])
-def test_other_classes_have_different_colours(number):
-    colours = palette(list(map(str, range(number))))
-    assert len(set(colours)) == number
-    assert all(0 <= value <= 255 for colour in colours for value in colour)
+def test_other_classes_have_different_colors(number):
+    colors = palette(list(map(str, range(number))))
+    assert len(set(colors)) == number
+    assert all(0 <= value <= 255 for color in colors for value in color)
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_an_interrupt_leaves_no_table(model, images, tmp_path, capsys, monkeypat
         yield images / "a.jpg", torch.tensor([0.5, 0.5])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scalespaces.cli.predict.predict_classes", interrupted)
+    monkeypatch.setattr("scalespaces.cli._predict.predict_classes", interrupted)
     out = tmp_path / "new" / "table.csv"
     assert main(["predict", str(tmp_path / "model.safetensors"), str(images), "--out", str(out)]) == 130
     assert tree(out.parent) == []

@@ -145,7 +145,7 @@ def test_the_check_lets_right_citations_pass():
     text = """
 # On `one` thing, and another
 [a](sampling.md#the-modes) [b](#on-one-thing-and-another) [c](https://example.org/x) $`[f](x)`$
-../src/scalespaces/nn/conv.py
+../src/scalespaces/nn/_conv.py
 tests/theory/test_kernels.py::TestBinomial::test_radius, `scalespaces.nn.init.paper_`, make sure, `make test`
 `python benchmarks/tradeoffs.py --size 512`
 

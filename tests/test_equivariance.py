@@ -68,7 +68,7 @@ def test_every_level_with_valid_scale_padding(case, size):
 
 
 @SIZES
-@pytest.mark.parametrize("scale_padding", ["zero", "replicate"])
+@pytest.mark.parametrize("scale_padding", ["zeros", "replicate"])
 @pytest.mark.parametrize("case", [case for case in EXACT if case[1] != 3], ids=str)
 def test_every_level_before_the_boundary(case, scale_padding, size):
     model = network(*case, scale_padding=scale_padding, num_levels=5)

@@ -291,7 +291,7 @@ def test_alpha_above_one_blurs_too_but_rings(alpha, positive):
 
 @given(st.integers(1, 12))
 def test_the_printed_binomial_kernel_moves_the_image(N):
-    """Over 0 <= x <= N its mean is N / 2; ours is centred."""
+    """Over 0 <= x <= N its mean is N / 2; ours is centered."""
     assert_allclose(binomial_taps(N) @ np.arange(N + 1), N / 2)
     taps = binomial(N / 2)
     assert_allclose(taps @ (np.arange(len(taps)) - len(taps) // 2), 0, atol=1e-14)
@@ -334,7 +334,7 @@ def test_fractional_bases_are_not_rounded():
     assert [int(s) for s in spacing] == [1, 1, 2, 3]
 
 
-def test_the_papers_initialisation_is_normal_noise_of_one_hundredth():
+def test_the_papers_initialization_is_normal_noise_of_one_hundredth():
     """Uniform noise on (-1/100, 1/100) has a deviation of 0.0058; and the one stands at the first level alone."""
     weight = paper_(torch.empty(16, 16, 2, 5, 5), dims=2)
     assert weight[:, :, 1].std().item() == pytest.approx(0.01, rel=0.05)

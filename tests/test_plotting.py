@@ -129,7 +129,7 @@ def test_levels_are_drawn_as_they_are(tmp_path):
     assert_is_a_picture(tmp_path / "levels.png")
 
 
-def test_features_share_one_range_of_grey():
+def test_features_share_one_range_of_gray():
     space = ScaleSpace((torch.tensor([[[[-1.0, 0.0]], [[5.0, 5.0]]]]), torch.tensor([[[[3.0, 1.0]], [[5.0, 5.0]]]])))
     first = plot_scale_space(space)
     assert [drawn(ax).tolist() for ax in first.axes] == [[[0.0, 0.25]], [[1.0, 0.5]]]
@@ -255,32 +255,32 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
 # --- correlations ----------------------------------------------------------------------------------------------------
 
 
-def colourfulness(sheet) -> np.ndarray:
-    """How far each tile of a sheet is from grey, rows after rows."""
+def colorfulness(sheet) -> np.ndarray:
+    """How far each tile of a sheet is from gray, rows after rows."""
     return np.ptp(np.asarray(sheet.get_facecolor())[:, :3], axis=1)
 
 
-def coloured(ax) -> list[int]:
-    """How many tiles of each sheet are coloured, finest level first."""
-    return [int((colourfulness(sheet) > 0.01).sum()) for sheet in ax.collections]
+def colored(ax) -> list[int]:
+    """How many tiles of each sheet are colored, finest level first."""
+    return [int((colorfulness(sheet) > 0.01).sum()) for sheet in ax.collections]
 
 
 @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
-def test_correlation_colours_the_taps_and_nothing_else(sampling):
+def test_correlation_colors_the_taps_and_nothing_else(sampling):
     x = lift(torch.zeros(1, 1, 17, 17), num_levels=4, sampling=sampling)
     figure = plot_correlation(ScaleConv2d(1, 1, (2, 3, 3)), x, levels=3)
     *panels, output = figure.axes
     for k, ax in enumerate(panels):
         expected = [0] * 4
         expected[k : k + 2] = [9, 9]  # 3 x 3 taps; read between the samples of a grid twice as coarse, 3 x 3 of these
-        assert coloured(ax) == expected
-    assert coloured(output) == [1, 1, 1, 0]
+        assert colored(ax) == expected
+    assert colored(output) == [1, 1, 1, 0]
 
 
 def test_dilated_taps_are_as_far_apart_as_the_level_says():
     x = lift(torch.zeros(1, 1, 17, 17), num_levels=3)
     ax = plot_correlation(ScaleConv2d(1, 1, (1, 3, 3)), x).axes[2]
-    rows, columns = np.nonzero(colourfulness(ax.collections[2]).reshape(17, 17) > 0.01)
+    rows, columns = np.nonzero(colorfulness(ax.collections[2]).reshape(17, 17) > 0.01)
     assert sorted(set(rows)) == sorted(set(columns)) == [4, 8, 12]
 
 
@@ -288,7 +288,7 @@ def test_lighter_weights_are_paler():
     layer = ScaleConv2d(1, 1, (1, 1, 3), bias=False)
     layer.weight.data = torch.tensor([0.1, 1.0, 0.0]).reshape(layer.weight.shape)
     ax = plot_correlation(layer, lift(torch.zeros(1, 1, 5, 5), num_levels=1)).axes[0]
-    left, middle, right = colourfulness(ax.collections[0]).reshape(5, 5)[2, 1:4]
+    left, middle, right = colorfulness(ax.collections[0]).reshape(5, 5)[2, 1:4]
     assert middle > left > 0.01
     assert right < 1e-6
 

@@ -82,7 +82,7 @@ def test_what_the_reference_describes_exists_and_is_public():
 def test_pages_as_github_shows_them_become_pages_of_the_site(conf):
     app = SimpleNamespace(env=SimpleNamespace(doc2path=lambda name: DOCS / "howto" / f"{name}.md"))
     source = [
-        "$`t > 0`$ [`scalespaces.nn.Lift`](../../src/scalespaces/nn/lift.py) [recipes](../../recipes) "
+        "$`t > 0`$ [`scalespaces.nn.Lift`](../../src/scalespaces/nn/_lift.py) [recipes](../../recipes) "
         "[a test](../../tests/test_site.py) [page](../tutorial/2_correlation.py) [figures](../figures) "
         "[b](../theory.md)"
     ]

@@ -18,7 +18,7 @@ from scalespaces.data import photograph
 # What you see: on the left an image, then a picture of 1/8 its size, once without and once with the blur that belongs
 # to it. The photograph merely looks rough without it. The rings of the second row get finer outwards, by the time
 # they reach the middles of the edges 8 pixels from crest to crest: there every eighth pixel finds the same crest
-# again and again, and shows centres of rings where there are none. The blur leaves grey, the mean of what cannot be
+# again and again, and shows centers of rings where there are none. The blur leaves gray, the mean of what cannot be
 # shown, but for faint ghosts that a zero-scale of 1/4 lets through.
 #
 # In the library, blurred image and small image are the same level of a scale-space, on a dense grid and on a pyramid.

@@ -18,7 +18,7 @@ from scalespaces.plotting import plot_correlation
 # .. math:: g_k(z) = [\psi \star f]_k(z) = \sum_{\ell \ge 0} \sum_y \psi_\ell(y) \, f_{k+\ell}(2^k y + z)
 #
 # Nothing here is drawn by hand. A layer with filters of ones, of 2 levels and 3 x 3 taps, runs on an image of 17 x 17
-# pixels. The output in the middle is differentiated, and samples whose derivative is not 0 are coloured.
+# pixels. The output in the middle is differentiated, and samples whose derivative is not 0 are colored.
 #
 # What you see: from one output level to the next, the taps are twice as far apart, and the filter has climbed by one
 # level. Nothing is made of finer levels than its own. Output level 3, which is not shown, would need a level 4.
@@ -31,13 +31,13 @@ figure = plot_correlation(layer, lift(image, num_levels=4), levels=3, title=titl
 
 # %%
 # The same on a pyramid: each square is a sample, and lies where it lies in the image. The filter is an ordinary one
-# of 3 x 3 neighbours at every level. Its upper half meets a grid twice as coarse, between whose samples it
+# of 3 x 3 neighbors at every level. Its upper half meets a grid twice as coarse, between whose samples it
 # interpolates: there each tap is spread over the samples around it, and samples with less weight are paler.
 
 pyramid = lift(image, num_levels=4, sampling="pyramid")
 figure = plot_correlation(layer, pyramid, levels=3, title="pyramid", into=plt.figure())
 
 # %%
-# What differs from the paper: the colours, one for each output level instead of green filters; and the pyramid.
+# What differs from the paper: the colors, one for each output level instead of green filters; and the pyramid.
 
 plt.show()

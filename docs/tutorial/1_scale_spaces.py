@@ -90,7 +90,7 @@ for zero_scale in (1 / 16, 1 / 4, 1):
 # %%
 # Dense, or a pyramid
 # -------------------
-# A blurred level can be read at fewer places, for neighbours are nearly alike. The paper keeps every pixel of every
+# A blurred level can be read at fewer places, for neighbors are nearly alike. The paper keeps every pixel of every
 # level, which the library calls *dense*. In a *pyramid* level :math:`k` has a sample every :math:`2^k` pixels.
 #
 # What you see: the two rows hold the same levels. The pyramid's are as small as they are smooth, and cost little.

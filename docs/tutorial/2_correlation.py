@@ -43,7 +43,7 @@ small = torch.zeros(1, 1, 17, 17)
 figure = plot_correlation(layer, lift(small, num_levels=4), levels=3, title="dense", into=plt.figure())
 
 # %%
-# On a pyramid, samples :math:`2^k` pixels apart are neighbours, and a dilated filter is an ordinary one. The second
+# On a pyramid, samples :math:`2^k` pixels apart are neighbors, and a dilated filter is an ordinary one. The second
 # level of the filter meets a coarser grid, between whose samples the library interpolates: the paler tiles weigh
 # less.
 
@@ -125,9 +125,9 @@ print(equivariance_error(features, image))
 # of which looks one level further, the last two levels have seen zeros where there should have been image. The
 # smaller image has its last level elsewhere, so there the two disagree.
 
-tables = [equivariance_error(network("zero"), image, shifts=[1, 2, 3]), equivariance_error(features, image)]
+tables = [equivariance_error(network("zeros"), image, shifts=[1, 2, 3]), equivariance_error(features, image)]
 print(tables[0])
-figure = plot_equivariance(tables, columns=["zero", "valid"], boundaries=[4, 4], reference=None, into=plt.figure())
+figure = plot_equivariance(tables, columns=["zeros", "valid"], boundaries=[4, 4], reference=None, into=plt.figure())
 
 # %%
 # What you see: hollow points, past the boundary :math:`k + \ell = 4`, are errors of the order of the features. All

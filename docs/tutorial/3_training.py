@@ -56,13 +56,13 @@ shared = {"channels": (8, 16, 32), "kernel_size": 3, "grid": 1, "hidden": 64, "d
 def plain() -> models.ScaleNetwork:
     """The CNN: one level, the image itself."""
     torch.manual_seed(SEED)
-    return models.create("cnn", **shared)
+    return models.create_model("cnn", **shared)
 
 
 def levels() -> models.ScaleNetwork:
     """The same CNN on five levels; the largest logit over levels answers."""
     torch.manual_seed(SEED)
-    return models.create("s_cnn", num_levels=5, first_level=-2, scale_pool="max", **shared)
+    return models.create_model("s_cnn", num_levels=5, first_level=-2, scale_pool="max", **shared)
 
 
 for name, model in {"CNN": plain(), "S-CNN": levels()}.items():
@@ -78,15 +78,15 @@ for name, model in {"CNN": plain(), "S-CNN": levels()}.items():
 def train(model: nn.Module, logits) -> None:
     """Adam with a learning rate that rises and falls."""
     batch, count = 50, len(train_set)
-    optimiser = torch.optim.Adam(model.parameters())
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.01, total_steps=EPOCHS * -(-count // batch))
+    optimizer = torch.optim.Adam(model.parameters())
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=EPOCHS * -(-count // batch))
     model.train()
     for _ in range(EPOCHS):
         for chosen in torch.randperm(count).split(batch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             scores = logits(model, to_unit(train_set.images[chosen]))
             nn.functional.cross_entropy(scores, train_set.labels[chosen]).backward()
-            optimiser.step()
+            optimizer.step()
             rates.step()
     model.eval()
 

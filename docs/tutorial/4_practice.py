@@ -65,7 +65,7 @@ data:
   root: digits
   batch_size: 50
   workers: 0
-optimiser:
+optimizer:
   lr: 0.01
   warmup: 20
   lr_milestones: [{EPOCHS - 2}]

@@ -51,7 +51,7 @@ with torch.no_grad():
 # %%
 # What converts, and what does not
 # --------------------------------
-# Convolutions, poolings, normalisations, activations and what is pointwise run on levels of any size, and with them
+# Convolutions, poolings, normalizations, activations and what is pointwise run on levels of any size, and with them
 # most CNNs. A model that is built for maps of one size cannot be right on levels of many. It is refused, with the
 # module and the reason, instead of being wrong in silence.
 
@@ -88,19 +88,19 @@ network = convert(resnet, num_levels=2).train()
 
 
 def rgb(images: Tensor) -> Tensor:
-    """Grey images as the model wants them."""
+    """Gray images as the model wants them."""
     return to_unit(images).expand(-1, 3, -1, -1)
 
 
-optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
+optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
 for epoch in range(EPOCHS):
     total = 0.0
     for chosen in torch.randperm(len(train_set)).split(25):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         scores = network.level_answers(rgb(train_set.images[chosen])).mean(0)
         loss = nn.functional.cross_entropy(scores, train_set.labels[chosen])
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         total += loss.item() * len(chosen) / len(train_set)
     print(f"epoch {epoch}: loss {total:.3f}", flush=True)
 
@@ -123,8 +123,8 @@ for size in (16, 32):
 
 figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.0), sharey=True, layout="constrained")
 for ax, (size, levels) in zip(axes, logits.items(), strict=True):
-    for k, (level, colour) in enumerate(zip(levels, ("#0072B2", "#D55E00"), strict=True)):
-        ax.bar(torch.arange(10).numpy() + 0.4 * k - 0.2, level[0].numpy(), 0.4, color=colour, label=f"level {k}")
+    for k, (level, color) in enumerate(zip(levels, ("#0072B2", "#D55E00"), strict=True)):
+        ax.bar(torch.arange(10).numpy() + 0.4 * k - 0.2, level[0].numpy(), 0.4, color=color, label=f"level {k}")
     ax.set_xticks(range(10))
     ax.set_title(f"a digit of {size} pixels", fontsize=11)
     ax.set_xlabel("class")

@@ -19,7 +19,7 @@ from torch import Tensor
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces.functional import ScaleSpace
-from scalespaces.functional.space import check_space
+from scalespaces.functional._space import check_space
 from scalespaces.testing import EquivarianceTable
 from scalespaces.theory import blur_variance, check_integer
 
@@ -113,7 +113,7 @@ def plot_scale_space(
     r"""Draw the levels of a scale-space side by side.
 
     Above each level stand its number, the size and step of its grid, and its blur :math:`\sigma_k = \sqrt{t_k}` where
-    ``zero_scale`` is given. All levels share one range of grey or colour values.
+    ``zero_scale`` is given. All levels share one range of gray or color values.
 
     Args:
         x: the scale-space, of two spatial axes; a mapping draws a row for each of its names.
@@ -185,7 +185,7 @@ def plot_over_scales(
 ) -> Figure:
     """Draw a quantity against scale, a line for each name.
 
-    Lines differ in colour (of Okabe and Ito, told apart by the colour-blind), in marker and in dashes.
+    Lines differ in color (of Okabe and Ito, told apart by the color-blind), in marker and in dashes.
 
     Args:
         lines: pairs of a scale and a value by name; values of None leave gaps.
@@ -236,10 +236,10 @@ def plot_correlation(
 ) -> Figure:
     r"""Draw the paper's figure "Scale correlation schematic": which samples of which level an output is made of.
 
-    Each stack but the last shows the levels of ``x`` where they lie in the image, finest at the bottom, and in colour
+    Each stack but the last shows the levels of ``x`` where they lie in the image, finest at the bottom, and in color
     the samples that the output at one level depends on: those where its gradient is not 0, the paler the smaller it is
     beside the largest of that level. The stack on the right is the output :math:`g`, with these samples in the same
-    colours, all at the middle of the image.
+    colors, all at the middle of the image.
 
     Args:
         layer: from scale-spaces to scale-spaces; filters of ones show where taps lie, others what they weigh.
@@ -261,7 +261,7 @@ def plot_correlation(
     with torch.enable_grad():
         out = check_space(layer(x))
     count = out.num_levels if levels is None else min(check_integer("levels", levels, 1), out.num_levels)
-    colours = [_OKABE_ITO[k % len(_OKABE_ITO)] for k in range(out.num_levels)]
+    colors = [_OKABE_ITO[k % len(_OKABE_ITO)] for k in range(out.num_levels)]
     spots = [_nearest(out, k, [(n - 1) / 2 for n in out.sizes(0)]) for k in range(count)]
     figure = _new_figure(2.0 * (count + 1), 5.0, into)
     *panels, last = figure.subplots(1, count + 1, squeeze=False, sharex=True, sharey=True)[0]
@@ -269,12 +269,12 @@ def plot_correlation(
         weights = torch.autograd.grad(
             out.levels[k][0, :, row, column].sum(), x.levels, retain_graph=True, materialize_grads=True
         )
-        _draw_stack(ax, x, "f", [weight[0].abs().sum(0) for weight in weights], [colours[k]] * x.num_levels)
-        ax.set_title(f"makes $g_{{{k + out.first_level}}}$", fontsize=11, color=colours[k])
+        _draw_stack(ax, x, "f", [weight[0].abs().sum(0) for weight in weights], [colors[k]] * x.num_levels)
+        ax.set_title(f"makes $g_{{{k + out.first_level}}}$", fontsize=11, color=colors[k])
     marks = [torch.zeros(out.sizes(k)) for k in range(out.num_levels)]
     for mark, spot in zip(marks, spots, strict=False):
         mark[spot] = 1
-    _draw_stack(last, out, "g", marks, colours)
+    _draw_stack(last, out, "g", marks, colors)
     last.set_title("output $g$", fontsize=11)
     figure.set_figheight(1.8 * last.viewLim.height / last.viewLim.width + (0.7 if title else 0.4))
     if title:
@@ -302,11 +302,11 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 
 def _styles(shifts: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Colour, marker and offset of each line: viridis is ordered, as the shifts are, and safe for the colour-blind."""
-    colours = require("matplotlib", "plot").colormaps["viridis"](np.linspace(0, 0.88, len(shifts)))
+    """Color, marker and offset of each line: viridis is ordered, as the shifts are, and safe for the color-blind."""
+    colors = require("matplotlib", "plot").colormaps["viridis"](np.linspace(0, 0.88, len(shifts)))
     offsets = (np.arange(len(shifts)) - (len(shifts) - 1) / 2) * min(0.09, 0.6 / len(shifts))
     return {
-        shift: {"color": colours[i], "marker": _MARKERS[i % len(_MARKERS)], "offset": float(offsets[i])}
+        shift: {"color": colors[i], "marker": _MARKERS[i % len(_MARKERS)], "offset": float(offsets[i])}
         for i, shift in enumerate(shifts)
     }
 
@@ -380,7 +380,7 @@ def _pictures(space: ScaleSpace, channel: int | None, sample: int) -> list[NDArr
     else:
         levels = [level[channel or 0] for level in levels]
     low, high = min(level.min() for level in levels), max(level.max() for level in levels)
-    if low >= 0 and high <= 1 + 1e-6 and channel is None and channels == 3:  # an image: colours as they are
+    if low >= 0 and high <= 1 + 1e-6 and channel is None and channels == 3:  # an image: colors as they are
         low, high = 0.0, 1.0
     return [np.clip((level - low) / (high - low or 1.0), 0, 1) for level in levels]
 
@@ -420,12 +420,12 @@ def _nearest(space: ScaleSpace, k: int, place: Sequence[float]) -> tuple[int, in
     return min(max(row, 0), sizes[0] - 1), min(max(column, 0), sizes[1] - 1)
 
 
-def _draw_stack(ax: Any, space: ScaleSpace, name: str, weights: Sequence[Tensor], colours: Sequence[str]) -> None:
-    """The levels as sheets above each other, each sample a tile of which those with a weight are coloured."""
+def _draw_stack(ax: Any, space: ScaleSpace, name: str, weights: Sequence[Tensor], colors: Sequence[str]) -> None:
+    """The levels as sheets above each other, each sample a tile of which those with a weight are colored."""
     tiles = require("matplotlib.collections", "plot").PolyCollection
     to_rgb = require("matplotlib.colors", "plot").to_rgb
     left, right, top, bottom = _box(space, 0, "physical")
-    for k, (weight, colour) in enumerate(zip(weights, colours, strict=True)):
+    for k, (weight, color) in enumerate(zip(weights, colors, strict=True)):
         begin, end, first, last = _box(space, k, "physical")
         rows, columns = space.sizes(k)
         across = (np.linspace(begin, end, columns + 1) - left) / (right - left)
@@ -435,7 +435,7 @@ def _draw_stack(ax: Any, space: ScaleSpace, name: str, weights: Sequence[Tensor]
         squares = np.stack([np.stack([x[c], y[c]], -1) for c in corners], -2).reshape(-1, 4, 2)
         share = (weight / (weight.max() or 1)).detach().cpu().double().numpy().reshape(-1, 1)
         opacity = np.where(share > 0, 0.25 + 0.75 * share, 0.0)
-        faces = opacity * np.array(to_rgb(colour)) + (1 - opacity) * 0.97
+        faces = opacity * np.array(to_rgb(color)) + (1 - opacity) * 0.97
         ax.add_collection(tiles(squares, facecolors=faces, edgecolors="0.78", linewidths=0.35))
         ax.text(x.min() - 0.04, y[-1, 0], f"${name}_{{{k + space.first_level}}}$", ha="right", va="bottom", fontsize=9)
     ax.set(aspect="equal", xticks=[], yticks=[], frame_on=False)

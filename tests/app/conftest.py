@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scalespaces import models
-from scalespaces.app.explore import lift_arguments
+from scalespaces.app._explore import lift_arguments
 
 FIELDS: dict[str, Any] = {
     "kernel": "discrete_gaussian",
@@ -34,7 +34,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def save(name: str, card: models.Card | None = None, **arguments: Any) -> Path:
         torch.manual_seed(0)
-        model = models.create(name, **arguments)
+        model = models.create_model(name, **arguments)
         model.card = card or models.Card()
         path = tmp_path_factory.mktemp("models") / f"{name}.safetensors"
         models.save(model, path)

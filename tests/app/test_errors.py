@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from scalespaces.app.errors import LAYERS, LIFT, LOADED, NETWORKS, equivariance
-from scalespaces.app.predictions import load_network
+from scalespaces.app._errors import LAYERS, LIFT, LOADED, NETWORKS, equivariance
+from scalespaces.app._predictions import load_network
 from scalespaces.data import photograph
 from scalespaces.models import Card
-from scalespaces.models.random import random_network
+from scalespaces.models._random import random_network
 from scalespaces.testing import equivariance_error
 
 IMAGE = photograph(140)
@@ -72,7 +72,7 @@ def test_poolings_of_a_network_are_a_reason(arguments, saved, window, sampling):
     assert found.table.levels == (0, 1, 2)  # its own levels, not those of the fields
 
 
-def test_a_loaded_network_sees_grey_and_normalised_images(arguments, saved):
+def test_a_loaded_network_sees_grey_and_normalized_images(arguments, saved):
     path = saved("s_cnn", Card(mean=[0.4], std=[0.2]), sampling="pyramid")
     loaded = load_network(path)
     seen = loaded.see(IMAGE)

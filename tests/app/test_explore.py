@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 import scalespaces
-from scalespaces.app.explore import (
+from scalespaces.app._explore import (
     MOST_LEVELS,
     check_size,
     lift_arguments,

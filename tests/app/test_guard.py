@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from scalespaces.app.guard import Guard
+from scalespaces.app._guard import Guard
 
 
 def answer(served: str, host: str | None, origin: str | None = None, kind: str = "http") -> object:

@@ -1,4 +1,4 @@
-"""Whatever is dropped on the page: an image comes out small, upright and in colour, or a message that helps."""
+"""Whatever is dropped on the page: an image comes out small, upright and in color, or a message that helps."""
 
 import struct
 import zlib
@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from scalespaces.app.images import MOST_BYTES, SIDE, first_picture, read_picture
+from scalespaces.app._images import MOST_BYTES, SIDE, first_picture, read_picture
 
 
-def colours(height: int = 6, width: int = 9) -> np.ndarray:
+def colors(height: int = 6, width: int = 9) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
@@ -32,8 +32,8 @@ def test_the_photograph_is_there_at_first():
 
 
 def test_pixels_are_those_of_the_file(tmp_path):
-    found = read_picture(written(tmp_path / "a.png", Image.fromarray(colours())))
-    np.testing.assert_array_equal(pixels(found.image), colours())
+    found = read_picture(written(tmp_path / "a.png", Image.fromarray(colors())))
+    np.testing.assert_array_equal(pixels(found.image), colors())
     assert (found.name, found.notes, found.image.dtype) == ("a.png", (), torch.float32)
 
 
@@ -42,8 +42,8 @@ def test_one_pixel(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "CMYK"])
-def test_every_mode_becomes_colour(tmp_path, mode):
-    picture = Image.fromarray(colours(40, 30)).convert(mode)
+def test_every_mode_becomes_color(tmp_path, mode):
+    picture = Image.fromarray(colors(40, 30)).convert(mode)
     found = read_picture(written(tmp_path / "a.tif", picture))
     np.testing.assert_array_equal(pixels(found.image), np.array(picture.convert("RGB")))
     assert [note for note in found.notes if "CMYK" in note] == list(found.notes)
@@ -86,12 +86,12 @@ def test_negative_and_missing_values(tmp_path):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_stand_upright(tmp_path, orientation):
     """What a camera wrote on its side comes out as it was seen."""
-    upright, exif = Image.fromarray(colours()), Image.Exif()
+    upright, exif = Image.fromarray(colors()), Image.Exif()
     back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's transposes that exif_transpose undoes
     stored = upright.transpose(Image.Transpose(back[orientation])) if orientation > 1 else upright
     exif[0x0112] = orientation
     found = read_picture(written(tmp_path / "a.png", stored, exif=exif))
-    np.testing.assert_array_equal(pixels(found.image), colours())
+    np.testing.assert_array_equal(pixels(found.image), colors())
     assert found.notes == (("turned as its EXIF data says",) if orientation > 1 else ())
 
 
@@ -178,7 +178,7 @@ def test_a_missing_file_and_a_folder(tmp_path):
 def test_broken_files_are_read_or_refused(tmp_path_factory, suffix, part, flips):
     """Cut off or with wrong bytes: an image, or a ValueError that names the file and not its folder."""
     folder = tmp_path_factory.mktemp("broken")
-    file = written(folder / f"whole{suffix}", Image.fromarray(colours(32, 32)))
+    file = written(folder / f"whole{suffix}", Image.fromarray(colors(32, 32)))
     data = bytearray(file.read_bytes())
     data = data[: int(part * len(data))] if not flips else data
     for place in flips:

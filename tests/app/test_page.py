@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 from command import fails
 
-from scalespaces.app import page
-from scalespaces.app.render import VIEWS
-from scalespaces.cli import app, main
+from scalespaces.app import _page as page
+from scalespaces.app._render import VIEWS
+from scalespaces.cli import _app as app
+from scalespaces.cli import main
 from scalespaces.theory import KERNELS
 
 
@@ -60,10 +61,10 @@ def test_the_page_is_private_and_asks_nobody(saved):
     """In a process of its own, because gradio leaves event loops open."""
     script = """
 import json, sys
-from scalespaces.app.images import first_picture
-from scalespaces.app.page import build
-from scalespaces.app.predictions import load_network
-from scalespaces.app.render import EQUAL
+from scalespaces.app._images import first_picture
+from scalespaces.app._page import build
+from scalespaces.app._predictions import load_network
+from scalespaces.app._render import EQUAL
 import gradio
 blocks = build(loaded=load_network(sys.argv[1]))
 (explore,) = [handler.fn for handler in blocks.fns.values() if handler.name == "explore"]

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import scalespaces
-from scalespaces.app.predictions import ZOOMS, load_network, over_zooms, predict
-from scalespaces.app.render import curve
+from scalespaces.app._predictions import ZOOMS, load_network, over_zooms, predict
+from scalespaces.app._render import curve
 from scalespaces.data import photograph
 from scalespaces.models import Card
-from scalespaces.train.scales import zoom
+from scalespaces.train._scales import zoom
 
 IMAGE = photograph(128)
 CARD = Card(classes=[f"<b>{n}</b> $x^2$" for n in range(10)], mean=[0.4], std=[0.2])
@@ -36,8 +36,8 @@ def test_a_network_says_what_it_is(digits):
 @pytest.mark.parametrize("factor", [0.25, 1, 2.5, 4])
 def test_predictions_are_those_of_the_network(digits, factor, fill):
     found = predict(digits, IMAGE, factor, 128, fill)
-    grey = (IMAGE * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
-    seen = zoom(grey, torch.tensor([factor]), fill)
+    gray = (IMAGE * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    seen = zoom(gray, torch.tensor([factor]), fill)
     torch.testing.assert_close(found.seen, seen[0])
     with torch.no_grad():
         probabilities = digits.model((seen - 0.4) / 0.2).softmax(1)[0]

@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from scalespaces.app import render
-from scalespaces.app.errors import LIFT, equivariance
-from scalespaces.app.explore import Cost, scale_space
-from scalespaces.app.images import Picture
-from scalespaces.app.predictions import load_network, over_zooms, predict
+from scalespaces.app import _render as render
+from scalespaces.app._errors import LIFT, equivariance
+from scalespaces.app._explore import Cost, scale_space
+from scalespaces.app._images import Picture
+from scalespaces.app._predictions import load_network, over_zooms, predict
 from scalespaces.data import photograph
 from scalespaces.models import Card
 
@@ -83,7 +83,7 @@ def test_levels_are_drawn_as_they_are(arguments, view):
     assert "blur 0.866 px" in html
 
 
-def test_grey_images_are_drawn_in_grey():
+def test_grey_images_are_drawn_in_gray():
     pixels = render.as_pixels(torch.tensor([[[0.0, 1.0], [0.5, 2.0]]]))
     assert pixels[..., 0].tolist() == [[0, 255], [128, 255]]
     assert pixels.shape == (2, 2, 3)

@@ -6,8 +6,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalespaces import models
-from scalespaces.bench import paper, plain
-from scalespaces.bench.arithmetic import folded_share, layer_limits, network_limits
+from scalespaces.bench import _paper as paper
+from scalespaces.bench import _plain as plain
+from scalespaces.bench._arithmetic import folded_share, layer_limits, network_limits
 
 
 @pytest.mark.parametrize("taps", [1, 3, 5])
@@ -39,9 +40,9 @@ def test_limits_of_a_layer():
     ],
 )
 def test_limits_of_dense_networks_are_flops(name, baseline, kind, side):
-    model = models.create(name)
+    model = models.create_model(name)
     flops = []
-    for network in (paper.of(model), kind(models.create(baseline))):
+    for network in (paper.of(model), kind(models.create_model(baseline))):
         network = network.to("meta").eval()
         if hasattr(network, "lift"):
             network.lift = _Levels()
@@ -65,6 +66,6 @@ class _Levels(torch.nn.Module):
 
 
 def test_a_network_is_left_as_it_is():
-    model = models.create("s_resnet")
+    model = models.create_model("s_resnet")
     network_limits(model, (64, 64))
     assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cpu"}

@@ -1,4 +1,4 @@
-"""Counts of kernels, copies and synchronisations: of functions whose operations are known, and of a traced graph."""
+"""Counts of kernels, copies and synchronizations: of functions whose operations are known, and of a traced graph."""
 
 import math
 from typing import Any
@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import scalespaces
 from scalespaces import models
-from scalespaces.bench.counts import COPIES, counts
-from scalespaces.functional import conv
+from scalespaces.bench._counts import COPIES, counts
+from scalespaces.functional import _conv as conv
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
 
@@ -36,12 +36,12 @@ def test_copies():
         assert counts(copy, x)["copies"] == 1
 
 
-def test_synchronisations():
+def test_synchronizations():
     x = torch.rand(3)
     for upload in (lambda x: x + torch.tensor([1.0]), lambda x: x * torch.as_tensor([2.0]), lambda x: x.new_tensor(1)):
-        assert counts(upload, x)["synchronisations"] == 1
+        assert counts(upload, x)["synchronizations"] == 1
     for wait in (lambda x: x.sum().item(), lambda x: bool(x.sum() > 0), lambda x: x.nonzero(), lambda x: x[x > 0.5]):
-        assert counts(wait, x)["synchronisations"] >= 1
+        assert counts(wait, x)["synchronizations"] >= 1
 
 
 def test_the_same_as_in_a_traced_graph():
@@ -55,7 +55,7 @@ def test_the_same_as_in_a_traced_graph():
     found = counts(module, x)
     assert found["copies"] == sum(name in COPIES for name in names)
     assert found["kernels"] == len(names)
-    assert found["synchronisations"] == 0
+    assert found["synchronizations"] == 0
     assert found["kernels"] >= 3 * 3
 
 
@@ -69,12 +69,12 @@ class TestReadiness:
     @pytest.mark.parametrize("sampling", ["pyramid", "dense"])
     def test_a_filter_of_one_level_is_one_kernel_per_level(self, sampling):
         found = counts(ScaleConv2d(8, 8, (1, 3, 3)), self.space(sampling))
-        assert found == {"kernels": 4, "copies": 0, "synchronisations": 0}
+        assert found == {"kernels": 4, "copies": 0, "synchronizations": 0}
 
     def test_dense_levels_are_added_up_without_a_copy(self):
         """Of two levels of a filter: seven convolutions, three sums."""
         found = counts(ScaleConv2d(8, 8, (2, 3, 3), bias=False), self.space("dense"))
-        assert found == {"kernels": 7 + 3, "copies": 0, "synchronisations": 0}
+        assert found == {"kernels": 7 + 3, "copies": 0, "synchronizations": 0}
 
     @pytest.mark.parametrize("least", [-math.inf, math.inf])
     def test_interpolation_is_a_few_kernels(self, monkeypatch, least):
@@ -83,22 +83,22 @@ class TestReadiness:
         found = counts(ScaleConv2d(8, 8, (2, 3, 3), bias=False), self.space("pyramid"))
         folded, plain = 4 + 3 * 45, 7 + 3 + 3 * 2 * 3
         assert found["kernels"] <= (folded if least < 0 else plain)
-        assert found["synchronisations"] == 0
+        assert found["synchronizations"] == 0
 
-    def test_batch_normalisation_is_two_kernels_per_level_and_some_vectors(self):
+    def test_batch_normalization_is_two_kernels_per_level_and_some_vectors(self):
         found = counts(ScaleBatchNorm(8).train(), self.space("pyramid"))
         assert found["kernels"] <= 2 * 4 + 10
         assert found["copies"] <= 2  # means and variances of levels, stacked
-        assert found["synchronisations"] == 0
+        assert found["synchronizations"] == 0
 
     @pytest.mark.parametrize("name", ["s_densenet", "s_resnet", "s_cnn"])
     @pytest.mark.parametrize("sampling", ["pyramid", "dense"])
     @pytest.mark.parametrize("training", [True, False])
     def test_networks_never_wait(self, name, sampling, training):
-        model: Any = models.create(name, sampling=sampling, method="cascade").train(training)
+        model: Any = models.create_model(name, sampling=sampling, method="cascade").train(training)
         image = torch.rand(2, model.in_channels, 96, 96)
         model(image)  # kernels of fractional steps are sent once
-        assert counts(model, image)["synchronisations"] == 0
+        assert counts(model, image)["synchronizations"] == 0
 
     def test_no_channel_or_pixel_is_looped_over(self):
         """Kernels depend on levels, and on neither sizes nor channels."""
@@ -111,7 +111,7 @@ class TestReadiness:
 
     @pytest.mark.slow
     def test_compiled_into_fewer_kernels(self):
-        """The compiler fuses what normalisation and ReLU do to a level into one loop."""
+        """The compiler fuses what normalization and ReLU do to a level into one loop."""
         x: Any = self.space("pyramid")
         module = nn.Sequential(ScaleConv2d(8, 8, (1, 3, 3)), ScaleBatchNorm(8), nn.ReLU()).eval()
         eager = counts(module, x)["kernels"]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, models
-from scalespaces.bench import paper, plain
+from scalespaces.bench import _paper as paper
+from scalespaces.bench import _plain as plain
 from scalespaces.functional import scale_conv
 
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
@@ -32,7 +33,7 @@ def test_the_papers_correlation_is_ours_on_dense_levels(levels, depth, side, siz
 
 def scrambled(name: str, **arguments: Any) -> models.ScaleNetwork:
     """A network in float64 with weights and statistics as training leaves them."""
-    model = models.create(name, **arguments).double()
+    model = models.create_model(name, **arguments).double()
     for key, tensor in model.state_dict().items():
         if "norm" in key and tensor.is_floating_point():
             tensor.uniform_(0.5, 1.5)
@@ -79,7 +80,7 @@ def test_rivals_compute_the_same(rival: Any, name, arguments, side, channels_las
 
 
 def test_rivals_are_copies():
-    ours = models.create("s_densenet", growth=(2, 4))
+    ours = models.create_model("s_densenet", growth=(2, 4))
     before = copy.deepcopy(ours.state_dict())
     theirs = paper.of(ours).train()
     theirs(torch.rand(2, 3, 32, 32)).sum().backward()
@@ -102,4 +103,4 @@ def test_rivals_are_copies():
 )
 def test_other_networks_are_refused(name, arguments, message):
     with pytest.raises(ValueError, match=message):
-        paper.of(models.create(name, **arguments))
+        paper.of(models.create_model(name, **arguments))

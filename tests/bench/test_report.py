@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from scalespaces.bench.measure import environment
-from scalespaces.bench.plot import plot
-from scalespaces.bench.report import Curve, Growth, Report, Result, Row
+from scalespaces.bench._measure import environment
+from scalespaces.bench._plot import plot
+from scalespaces.bench._report import Curve, Growth, Report, Result, Row
 
 MIB = 2**20
 RESULT = Result(
@@ -31,7 +31,7 @@ RESULT = Result(
             None,
             {"forward": [3.0, 8.0, 8.0], "training": [4.0, 6.0, 10.0]},
             {"training": 3 * MIB},
-            {"kernels": 7, "copies": 2, "synchronisations": 0},
+            {"kernels": 7, "copies": 2, "synchronizations": 0},
         ),
         Row(
             "paper",

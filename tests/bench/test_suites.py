@@ -10,8 +10,11 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
-from scalespaces.bench.case import Case, Contender, Settings, measure, measure_growth, tensors, training_step
-from scalespaces.bench.suites import GROWTH, SUITES, data, layers, models
+from scalespaces.bench._case import Case, Contender, Settings, measure, measure_growth, tensors, training_step
+from scalespaces.bench.suites import GROWTH, SUITES
+from scalespaces.bench.suites import _data as data
+from scalespaces.bench.suites import _layers as layers
+from scalespaces.bench.suites import _models as models
 
 QUICK = Settings(runs=1, quick=True)
 BUILT = Settings(device="meta")  # the full sizes, which take no time to build there
@@ -56,7 +59,7 @@ def test_networks_and_their_limits():
         "dense, k = 1": "paper, k = 1",
         "dense, k = 2": "paper, k = 2",
     }
-    assert [type(case.contenders[0].work).__module__ for case in (resnet, densenet)] == ["scalespaces.bench.plain"] * 2
+    assert [type(case.contenders[0].work).__module__ for case in (resnet, densenet)] == ["scalespaces.bench._plain"] * 2
 
 
 @pytest.mark.parametrize("format", ["channels_last", "contiguous"])
@@ -151,7 +154,7 @@ def test_measuring_a_case_against_itself():
     result = measure(case, Settings(runs=2, quick=True))
     one, other = result.rows
     assert one.memory == other.memory
-    assert one.counts == other.counts == {"kernels": 1, "copies": 0, "synchronisations": 0}
+    assert one.counts == other.counts == {"kernels": 1, "copies": 0, "synchronizations": 0}
     assert {phase: len(times) for phase, times in one.seconds.items()} == {"forward": 2, "training": 2}
     assert result.memory_ratio(other, "training") == 1
     assert (other.baseline, other.limit, other.rival) == ("one", 1.0, "one")
@@ -173,7 +176,7 @@ def test_networks_are_measured():
             assert row.memory["training"] > row.memory["forward"] > 0
             assert row.counts is not None
             assert row.counts["kernels"] > row.counts["copies"]
-            assert row.counts["synchronisations"] == 0
+            assert row.counts["synchronizations"] == 0
         plain = result.row("plain")
         assert plain.counts is not None
         assert plain.counts["kernels"] < 100

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from demo_results import made
 
-from scalespaces.demo.report import render
+from scalespaces.demo._report import render
 
 Open = Callable[..., Any]
 
@@ -172,7 +172,7 @@ def test_text_stands_out_from_its_ground(address, open_page: Open, dark):
     page = open_page(address, dark=dark)
     script = """() => {
         const context = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-        const pixel = colour => { context.clearRect(0, 0, 1, 1); context.fillStyle = colour;
+        const pixel = color => { context.clearRect(0, 0, 1, 1); context.fillStyle = color;
             context.fillRect(0, 0, 1, 1); return [...context.getImageData(0, 0, 1, 1).data]; };
         const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
         const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);

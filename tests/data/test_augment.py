@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from scalespaces.data import PCamAugment
-from scalespaces.data.augment import move, recolour
+from scalespaces.data._augment import move, recolor
 
 images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 3, 24, 24), dtype=np.uint8))
 
@@ -24,7 +24,7 @@ def naive_move(image: np.ndarray, turns: int, flip: int, down: int, right: int) 
     return turned[..., ::-1] if flip else turned
 
 
-def naive_recolour(pixels: np.ndarray, brightness: float, saturation: float, hue: float, contrast: float) -> np.ndarray:
+def naive_recolor(pixels: np.ndarray, brightness: float, saturation: float, hue: float, contrast: float) -> np.ndarray:
     """TensorFlow's adjust_brightness, _saturation, _hue and _contrast, one pixel after the other; (3, H, W)."""
     result = np.empty_like(pixels)
     for i, j in np.ndindex(*pixels.shape[1:]):
@@ -60,11 +60,11 @@ delta = st.floats(-1, 1, width=32)
 
 
 @given(delta, delta, delta, delta)
-def test_colours_change_as_with_tensorflow(brightness, saturation, hue, contrast):
+def test_colors_change_as_with_tensorflow(brightness, saturation, hue, contrast):
     deltas = np.array([brightness * 64 / 255, saturation * 0.25, hue * 0.04, contrast * 0.75])
     pixels = images[:2, :, :6, :6].double() / 255
-    got = recolour(pixels, *(torch.tensor([d, 0.0]).double() for d in deltas))
-    np.testing.assert_allclose(got[0], naive_recolour(pixels[0].numpy(), *deltas), atol=1e-12)
+    got = recolor(pixels, *(torch.tensor([d, 0.0]).double() for d in deltas))
+    np.testing.assert_allclose(got[0], naive_recolor(pixels[0].numpy(), *deltas), atol=1e-12)
     assert_close(got[1], pixels[1], rtol=0, atol=1e-12)
 
 
@@ -72,8 +72,8 @@ def test_colours_change_as_with_tensorflow(brightness, saturation, hue, contrast
     *(st.floats(-limit, limit, width=32) for limit in (1.0, 2.0, 2.0, 2.0)),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_colours_change_as_with_kornia(brightness, saturation, hue, contrast, dtype):
-    """By way of HSV and back, for greys, blacks, whites and pure colours, too, and changes of any size."""
+def test_colors_change_as_with_kornia(brightness, saturation, hue, contrast, dtype):
+    """By way of HSV and back, for greys, blacks, whites and pure colors, too, and changes of any size."""
     color, enhance = pytest.importorskip("kornia.color"), pytest.importorskip("kornia.enhance")
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 0.5, 1.0])] * 3).T.reshape(3, 3, 9)
     pixels = torch.stack([corners, images[0, :, :3, :9] / 255, images[1, :, :3, :9] / 255]).to(dtype)
@@ -84,21 +84,21 @@ def test_colours_change_as_with_kornia(brightness, saturation, hue, contrast, dt
     mean = changed.mean((2, 3), keepdim=True)
     expected = (mean + (1 + deltas[3])[:, None, None, None] * (changed - mean)).clamp(0, 1)
     before = pixels.clone()
-    assert_close(recolour(pixels, *deltas), expected, rtol=0, atol=1e-5)
+    assert_close(recolor(pixels, *deltas), expected, rtol=0, atol=1e-5)
     assert torch.equal(pixels, before)
 
 
 def test_a_batch_is_augmented_as_its_draws_say():
     augment = PCamAugment(seed=5)
     indices = torch.tensor([3, 1, 4, 159, 2, 6])
-    places, colours = augment.draw(indices, epoch=2)
+    places, colors = augment.draw(indices, epoch=2)
     out = augment(images, indices, epoch=2)
     assert out.dtype == torch.float32
     exact = augment(images.double() / 255, indices, epoch=2)
     assert exact.dtype == torch.float64
     assert_close(out, exact.float(), rtol=0, atol=1e-5)
-    for image, place, colour, got in zip(images, places.tolist(), colours.numpy(), out, strict=True):
-        expected = naive_recolour(naive_move(image.numpy(), *place) / 255, *colour)
+    for image, place, color, got in zip(images, places.tolist(), colors.numpy(), out, strict=True):
+        expected = naive_recolor(naive_move(image.numpy(), *place) / 255, *color)
         np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
@@ -119,14 +119,14 @@ def test_samples_depend_on_seed_epoch_and_index_alone():
 
 
 def test_draws_fill_the_papers_ranges():
-    places, colours = PCamAugment().draw(range(4000), epoch=0)
+    places, colors = PCamAugment().draw(range(4000), epoch=0)
     turns, flip, down, right = places.T
     for column, values in ((turns, range(4)), (flip, range(2)), (down, range(-8, 9)), (right, range(-8, 9))):
         share = 1 / len(values)
         counts = [(column == value).double().mean().item() for value in values]
         assert sum(counts) == pytest.approx(1)
         assert counts == pytest.approx([share] * len(values), abs=0.03)
-    for column, limit in zip(colours.T, (64 / 255, 0.25, 0.04, 0.75), strict=True):
+    for column, limit in zip(colors.T, (64 / 255, 0.25, 0.04, 0.75), strict=True):
         assert column.abs().max() <= limit
         assert column.max() > 0.99 * limit
         assert column.min() < -0.99 * limit

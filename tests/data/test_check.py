@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalespaces.data import check, digits, make_cityscapes, make_pcam, unseen_scales, write_idx, write_sets
-from scalespaces.data.pcam import pcam_file
+from scalespaces.data import check_dataset, digits, make_cityscapes, make_pcam, unseen_scales, write_idx, write_sets
+from scalespaces.data._pcam import pcam_file
 
 h5py: Any = pytest.importorskip("h5py")
 image_module = pytest.importorskip("PIL.Image")
@@ -25,7 +25,7 @@ def picture(path: Path, pixels: np.ndarray = BLACK) -> Path:
 @pytest.mark.parametrize("compress", [False, True])
 def test_pcam(compress, tmp_path):
     make_pcam(tmp_path, {"train": 6, "test": 4}, compress=compress)
-    report = check(tmp_path)
+    report = check_dataset(tmp_path)
     assert report.problems == []
     assert "camelyonpatch_level_2_split_train_y.h5: 6 labels, 3 of them 1" in report.facts
     assert "valid: not there" in report.facts
@@ -37,7 +37,7 @@ def test_pcam(compress, tmp_path):
     make_pcam(tmp_path, {"valid": 4})
     with h5py.File(tmp_path / pcam_file("valid", "y"), "w") as file:
         file["y"] = np.zeros((3, 1, 1, 1), np.uint8)
-    report = check(tmp_path)
+    report = check_dataset(tmp_path)
     assert len(report.problems) == 3
     assert "train_y.h5" in report.problems[0]
     assert "got 3 at 2" in report.problems[0]
@@ -53,16 +53,16 @@ def test_pcam_patches_that_cannot_be_unpacked_are_named(tmp_path):
     data = bytearray(file.read_bytes())
     data[offset + 10 : offset + 200] = bytes(190)
     file.write_bytes(data)
-    (problem,) = check(tmp_path).problems
+    (problem,) = check_dataset(tmp_path).problems
     assert "train_x.h5: patches 4 to 4: " in problem
     file.write_bytes(data[: len(data) // 2])
-    assert any("truncated" in problem for problem in check(tmp_path).problems)
-    assert any("truncated" in problem for problem in check(file).problems)
+    assert any("truncated" in problem for problem in check_dataset(tmp_path).problems)
+    assert any("truncated" in problem for problem in check_dataset(file).problems)
 
 
 def test_cityscapes(tmp_path):
     make_cityscapes(tmp_path, {"train": 4, "val": 2}, size=(32, 64))
-    report = check(tmp_path)
+    report = check_dataset(tmp_path)
     assert report.problems == []
     assert report.facts[0].startswith("train: 4 images, 4 of 64 x 32 pixels; labels 0: ")
     masks, images = (tmp_path / kind / "train" / "synthetic" for kind in ("gtFine", "leftImg8bit"))
@@ -72,7 +72,7 @@ def test_cityscapes(tmp_path):
     broken = images / name.format(2, "leftImg8bit")
     broken.write_bytes(broken.read_bytes()[:-100])
     picture(masks / name.format(3, "gtFine_labelIds"), np.full((32, 64), 77, np.uint8))
-    problems = "\n".join(check(tmp_path).problems)
+    problems = "\n".join(check_dataset(tmp_path).problems)
     assert problems.count("\n") == 3
     for part in ("000000_000019_leftImg8bit.png: has no annotation", "000002_000019_leftImg8bit.png: is not an image"):
         assert part in problems
@@ -83,52 +83,52 @@ def test_cityscapes(tmp_path):
 def test_classes_masks_and_tables(tmp_path):
     picture(tmp_path / "classes" / "a" / "1.png")
     picture(tmp_path / "classes" / "b" / "2.png", np.zeros((3, 3), np.uint8))
-    report = check(tmp_path / "classes")
+    report = check_dataset(tmp_path / "classes")
     assert (report.kind, report.problems) == ("a folder for each class", [])
     assert report.facts == ["images: 2 images, 1 of 5 x 6, 1 of 3 x 3 pixels; labels 0: 50 %, 1: 50 %"]
     (tmp_path / "classes" / "c").mkdir()
-    assert check(tmp_path / "classes").problems == [f"{tmp_path}/classes/c: is a class without images"]
+    assert check_dataset(tmp_path / "classes").problems == [f"{tmp_path}/classes/c: is a class without images"]
 
     picture(tmp_path / "pairs" / "images" / "a.png")
     picture(tmp_path / "pairs" / "masks" / "a.png", np.full((6, 5), 7, np.uint8))
-    assert check(tmp_path / "pairs").problems == []
-    assert "must be from 0 to 4, got 7" in check(tmp_path / "pairs", num_classes=5).problems[0]
+    assert check_dataset(tmp_path / "pairs").problems == []
+    assert "must be from 0 to 4, got 7" in check_dataset(tmp_path / "pairs", num_classes=5).problems[0]
 
     picture(tmp_path / "table" / "a.png")
     (tmp_path / "table" / "any.csv").write_text("id,label\na,1\n")
-    assert check(tmp_path / "table").problems == []
-    assert "has the label '1'" in check(tmp_path / "table", num_classes=1).problems[0]
+    assert check_dataset(tmp_path / "table").problems == []
+    assert "has the label '1'" in check_dataset(tmp_path / "table", num_classes=1).problems[0]
 
 
 def test_idx(tmp_path):
     write_sets(tmp_path, unseen_scales(*digits(), train=1.0, tests=[2.0], canvas=16, counts=(20, 10, 10)))
-    report = check(tmp_path)
+    report = check_dataset(tmp_path)
     assert report.problems == []
     assert report.facts[0].startswith("test_2: 10 x 16 x 16 uint8, ")
     assert report.facts[0].endswith(" by class, scales 2 to 2")
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", np.full(20, 12, np.uint8))
     (tmp_path / "valid-labels-idx1-ubyte.gz").unlink()
-    problems = "\n".join(check(tmp_path).problems)
+    problems = "\n".join(check_dataset(tmp_path).problems)
     assert "must be from 0 to 9, got 12 at 0 and 19 more" in problems
     assert "no file valid-labels-idx1-ubyte" in problems
 
 
 def test_single_files(tmp_path):
-    assert check(picture(tmp_path / "a.png")).facts == ["5 x 6 pixels, 3 channels"]
+    assert check_dataset(picture(tmp_path / "a.png")).facts == ["5 x 6 pixels, 3 channels"]
     (tmp_path / "b.png").write_text("no image")
-    assert "is not an image" in check(tmp_path / "b.png").problems[0]
+    assert "is not an image" in check_dataset(tmp_path / "b.png").problems[0]
     with h5py.File(tmp_path / "c.h5", "w") as file:
         file["z"] = 1
-    assert check(tmp_path / "c.h5").problems == [f"{tmp_path}/c.h5: has neither a dataset x nor y"]
+    assert check_dataset(tmp_path / "c.h5").problems == [f"{tmp_path}/c.h5: has neither a dataset x nor y"]
     write_idx(tmp_path / "d-idx2-ubyte", np.zeros((2, 3), np.uint8))
-    assert check(tmp_path / "d-idx2-ubyte").facts == ["2 x 3 uint8"]
+    assert check_dataset(tmp_path / "d-idx2-ubyte").facts == ["2 x 3 uint8"]
 
 
 def test_what_is_not_known(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file or folder"):
-        check(tmp_path / "absent")
+        check_dataset(tmp_path / "absent")
     with pytest.raises(ValueError, match=r"holds nothing that is known"):
-        check(tmp_path)
+        check_dataset(tmp_path)
     picture(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"holds 1 images but neither classes nor labels"):
-        check(tmp_path)
+        check_dataset(tmp_path)

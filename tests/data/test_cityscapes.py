@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scalespaces.data import Cityscapes, make_cityscapes, read_mask
-from scalespaces.data.cityscapes import train_ids
+from scalespaces.data._cityscapes import train_ids
 
 image_module = pytest.importorskip("PIL.Image")
 
@@ -46,7 +46,7 @@ def test_scenes_are_read_with_their_own_annotation(tree):
     assert (Cityscapes(tree, "test")[0][1] == 255).all()
 
 
-def test_colours_go_with_classes(tree):
+def test_colors_go_with_classes(tree):
     """Pixels of a class vary less than pixels do: the scenes can be learned from."""
     image, mask = Cityscapes(tree)[0]
     pixels = image.float().flatten(1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scalespaces.data import fetch
-from scalespaces.data.fetch import BY_HAND, REMOTES, Remote
+from scalespaces.data._fetch import BY_HAND, REMOTES, Remote
 
 pytest.importorskip("pooch")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from scalespaces.data import ClassFolders, LabelledFolder, MaskFolders, PCamFolder, read_mask, read_pixels, to_unit
+from scalespaces.data import ClassFolders, LabeledFolder, MaskFolders, PCamFolder, read_mask, read_pixels, to_unit
 
 image_module = pytest.importorskip("PIL.Image")
 VALUES = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
@@ -40,9 +40,9 @@ def test_palettes_are_looked_up_in_images_and_not_in_masks(tmp_path):
     picture = image_module.fromarray(np.array([[0, 2], [1, 2]], np.uint8)).convert("P")
     picture.putpalette([9, 8, 7, 10, 20, 30, 255, 0, 1])
     picture.save(tmp_path / "palette.png")
-    colours = read_pixels(tmp_path / "palette.png")
-    assert colours[:, 0, 0].tolist() == [9, 8, 7]
-    assert colours[:, 0, 1].tolist() == [255, 0, 1]
+    colors = read_pixels(tmp_path / "palette.png")
+    assert colors[:, 0, 0].tolist() == [9, 8, 7]
+    assert colors[:, 0, 1].tolist() == [255, 0, 1]
     assert read_mask(tmp_path / "palette.png").tolist() == [[0, 2], [1, 2]]
 
 
@@ -65,7 +65,7 @@ def test_sixteen_bits_are_refused_or_read_whole(tmp_path):
         read_pixels(tmp_path / "wide.tif", deep=True)
 
 
-def test_masks_are_no_colours(tmp_path):
+def test_masks_are_no_colors(tmp_path):
     with pytest.raises(ValueError, match=r"a.png' is no mask: it has mode RGB"):
         read_mask(write(tmp_path / "a.png"))
     bits = image_module.fromarray(np.array([[0, 255]], np.uint8)).convert("1")
@@ -119,7 +119,7 @@ def test_sizes_are_brought_to_one(tmp_path):
     write(tmp_path / "a" / "tall.png", gradient.T.copy())
     tall, wide = (image for image, _ in ClassFolders(tmp_path, size=(8, 12)))
     assert wide.shape == tall.shape == (3, 8, 12)
-    assert wide[0, 4].float().mean() == pytest.approx(127.5, abs=1)  # the centre was kept
+    assert wide[0, 4].float().mean() == pytest.approx(127.5, abs=1)  # the center was kept
     assert (wide[0, 4].diff() > 0).all()
     with pytest.raises(ValueError, match=r"size is one number of pixels or \(height, width\)"):
         ClassFolders(tmp_path, size=0)
@@ -197,7 +197,7 @@ def test_tables_with_problems(patches, text, message):
 def test_skipped_rows_are_counted_and_no_label_moves(patches):
     folder, table = patches
     table.write_text("id,label\np0,0\np1,7\np2,1\nabsent,1\n")
-    write(folder / "unlabelled.png", np.zeros((96, 96, 3), np.uint8))
+    write(folder / "unlabeled.png", np.zeros((96, 96, 3), np.uint8))
     with pytest.warns(UserWarning, match=r"left out 3 of 5"):
         dataset = PCamFolder(folder, table, on_error="skip")
     assert [(int(image[0, 0, 0]), int(label)) for image, label in dataset] == [(50, 0), (52, 1)]
@@ -208,7 +208,7 @@ def test_patches_of_another_size_are_refused(patches):
     write(patches[0] / "p0.tif", np.zeros((96, 95, 3), np.uint8))
     with pytest.raises(ValueError, match=r"p0.tif' is 95 x 96 pixels; patches are 96 x 96"):
         PCamFolder(*patches)[0]
-    assert LabelledFolder(*patches, num_classes=2)[0][0].shape == (3, 96, 95)
+    assert LabeledFolder(*patches, num_classes=2)[0][0].shape == (3, 96, 95)
 
 
 def test_names_that_differ_in_suffix_only_are_refused(patches):

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 from scalespaces.data import photograph, read_image
 
 
-def test_photograph_is_a_colour_image_in_the_unit_interval():
+def test_photograph_is_a_color_image_in_the_unit_interval():
     image = photograph()
     assert image.shape == (1, 3, 512, 512)
     assert image.dtype == torch.float32
@@ -15,11 +15,11 @@ def test_photograph_is_a_colour_image_in_the_unit_interval():
     assert image.max() <= 1
     assert image.std() > 0.1
     red, _, blue = image[0]
-    assert (red - blue).abs().mean() > 0.02  # not a grey image in three copies
+    assert (red - blue).abs().mean() > 0.02  # not a gray image in three copies
 
 
 @pytest.mark.parametrize("size", [1, 2, 255, 256, 511, 512])
-def test_size_crops_the_centre(size):
+def test_size_crops_the_center(size):
     whole, crop = photograph(), photograph(size)
     margin = (512 - size) // 2
     assert crop.shape == (1, 3, size, size)

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from scalespaces.data import PCam, make_pcam, repack
-from scalespaces.data.pcam import pcam_file
+from scalespaces.data._pcam import pcam_file
 
 h5py: Any = pytest.importorskip("h5py")
 
@@ -178,7 +178,7 @@ def test_synthetic_patches_have_the_official_format_and_can_be_told_apart(compre
         train = PCam(tmp_path)
     assert [len(PCam(tmp_path, split)) for split in counts] == [60, 6, 4]
     assert int(train.labels.sum()) == 30
-    # Tumour cells are darker than others, and only those in the centre count.
+    # Tumor cells are darker than others, and only those in the center count.
     dark = torch.stack([(image[0] < 100)[32:64, 32:64].sum() for image, _ in train])
     assert ((dark > 40).long() == train.labels).all()
     assert any((image[0] < 100).sum() > 40 for image, label in train if not label)

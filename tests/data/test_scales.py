@@ -20,7 +20,7 @@ from scalespaces.data import (
     write_idx,
     write_sets,
 )
-from scalespaces.data.scales import rescale_all, split_classes
+from scalespaces.data._scales import rescale_all, split_classes
 
 pytest.importorskip("PIL.Image")
 pytest.importorskip("sklearn")

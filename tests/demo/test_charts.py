@@ -9,8 +9,8 @@ from demo_results import ACCURACY, NAMES, SHRINKS, errors, made, square
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalespaces.demo import charts
-from scalespaces.demo.result import SIZES, Errors, Result
+from scalespaces.demo import _charts as charts
+from scalespaces.demo._result import SIZES, Errors, Result
 
 Element = ElementTree.Element
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 from demo_results import ACCURACY, NAMES, made
 
-from scalespaces.demo.plot import plot
-from scalespaces.demo.result import SIZES
+from scalespaces.demo._plot import plot
+from scalespaces.demo._result import SIZES
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from demo_results import errors, made, with_accuracy
 
-from scalespaces.demo.report import render
-from scalespaces.demo.result import SIZES, Result, per_cent, verdicts
+from scalespaces.demo._report import render
+from scalespaces.demo._result import SIZES, Result, per_cent, verdicts
 
 VOID = {"meta", "link", "img", "input", "br"}
 

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from scalespaces.demo.result import SIZES, Cost, Errors, Method, Result, verdicts
+from scalespaces.demo._result import SIZES, Cost, Errors, Method, Result, verdicts
 
 
 def method(key: str, *rows: tuple[float, ...], predict: float = 1.0) -> Method:

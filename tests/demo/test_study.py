@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from scalespaces.demo import looks, study
-from scalespaces.demo.result import SIZES
-from scalespaces.demo.study import LARGE, QUICK, SIDE, SMALL, Settings, Trial, show
+from scalespaces.demo import _looks as looks
+from scalespaces.demo import _study as study
+from scalespaces.demo._result import SIZES
+from scalespaces.demo._study import LARGE, QUICK, SIDE, SMALL, Settings, Trial, show
 
 TINY = Settings(train=40, test=20, epochs=2, batch_size=16, rounds=1)
 

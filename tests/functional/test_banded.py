@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import ndimage
 
-from scalespaces.functional.banded import Band, block_rows, count_blocks, fold_band, multiply, toeplitz_band
-from scalespaces.functional.grid import count
-from scalespaces.functional.lift import Stage, blur_by_convolution
+from scalespaces.functional._banded import Band, block_rows, count_blocks, fold_band, multiply, toeplitz_band
+from scalespaces.functional._grid import count
+from scalespaces.functional._lift import Stage, blur_by_convolution
 from scalespaces.theory import NUMPY_PADDING, PaddingMode
 
 SCIPY_MODES: dict[PaddingMode, str] = {
@@ -43,10 +43,10 @@ def matrix(taps: torch.Tensor, n: int, ratio: int, spacing: int, mode: PaddingMo
     fill: dict[str, Any] = {"constant_values": n} if mode == "zeros" else {}
     place = np.pad(np.arange(n), reach, mode=NUMPY_PADDING[mode], **fill)
     rows = []
-    for centre in range(reach, reach + n, ratio):
+    for center in range(reach, reach + n, ratio):
         row = np.zeros(n + 1)
         for tap, weight in enumerate(taps.tolist()):
-            row[place[centre + spacing * tap - reach]] += weight
+            row[place[center + spacing * tap - reach]] += weight
         rows.append(row[:n])
     return np.array(rows)
 

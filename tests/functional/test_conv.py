@@ -30,7 +30,7 @@ def tolerance(dtype) -> Any:
     kernel=st.integers(1, 3),
     stride=st.integers(1, 2),
     dilation=st.integers(1, 2),
-    scale_padding=st.sampled_from(["zero", "replicate", "valid"]),
+    scale_padding=st.sampled_from(["zeros", "replicate", "valid"]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 1000),
 )
@@ -170,7 +170,7 @@ def test_commutes_with_scale_shift_oversampled(oversampling):
 def test_scale_paddings_agree_below_the_last_level():
     x = lift(torch.randn(1, 2, 16, 16), 4, sampling="pyramid")
     weight = torch.randn(3, 2, 2, 3, 3)
-    zero, replicate, valid = (scale_conv(x, weight, scale_padding=p) for p in ("zero", "replicate", "valid"))
+    zero, replicate, valid = (scale_conv(x, weight, scale_padding=p) for p in ("zeros", "replicate", "valid"))
     assert (zero.num_levels, replicate.num_levels, valid.num_levels) == (4, 4, 3)
     for a, b, c in zip(zero.levels, replicate.levels, valid.levels, strict=False):
         assert_close(a, b)

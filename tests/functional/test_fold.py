@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
-from scalespaces.functional import avg_pool, conv, scale_conv
-from scalespaces.functional.fold import Fold, fold_axis, upsampled_conv
-from scalespaces.functional.grid import sample
+from scalespaces.functional import _conv as conv
+from scalespaces.functional import avg_pool, scale_conv
+from scalespaces.functional._fold import Fold, fold_axis, upsampled_conv
+from scalespaces.functional._grid import sample
 
 CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -142,7 +143,7 @@ class TestScaleConv:
     @pytest.mark.parametrize("depth", [2, 3])
     @pytest.mark.parametrize("base", [2.0, 3.0])
     @pytest.mark.parametrize("pooled", [0, 1, 2])
-    @pytest.mark.parametrize("scale_padding", ["zero", "valid", "replicate"])
+    @pytest.mark.parametrize("scale_padding", ["zeros", "valid", "replicate"])
     @pytest.mark.parametrize("size", [(36, 36), (37, 41)])
     def test_same_result(self, monkeypatch, depth, base, pooled, scale_padding, size):
         x: Any = lift(torch.randn(2, 3, *size, dtype=torch.float64), 3, base, sampling="pyramid")

@@ -21,7 +21,7 @@ from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool, he
 from scalespaces.theory import cotangent_laplacian, discrete_gaussian, graph_laplacian, lumped_mass
 
 icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
-NORMALISATIONS = ("none", "symmetric", "random_walk")
+NORMALIZATIONS = ("none", "symmetric", "random_walk")
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
 SINGLE: dict[str, Any] = {"rtol": 0, "atol": 1e-6}
 
@@ -61,13 +61,13 @@ def sphere(subdivisions: int = 2) -> Graph:
 
 
 class TestHeat:
-    @pytest.mark.parametrize("normalisation", NORMALISATIONS)
+    @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @given(graph=graphs(), tau=st.floats(0, 20))
-    def test_scipy(self, normalisation, graph: Any, tau):
+    def test_scipy(self, normalization, graph: Any, tau):
         f = tensor(2, 3, graph[2])
-        laplacian = graph_laplacian(*graph, normalisation=normalisation)
+        laplacian = graph_laplacian(*graph, normalization=normalization)
         expected = expm_multiply(-tau * laplacian, f.flatten(0, 1).numpy().T, traceA=-tau * laplacian.trace()).T
-        out = heat(f, Graph.from_edges(*graph, normalisation=normalisation), tau)
+        out = heat(f, Graph.from_edges(*graph, normalization=normalization), tau)
         assert_close(out, torch.tensor(expected).reshape(f.shape), **EXACT)
 
     @pytest.mark.parametrize("tau", [1e-3, 0.1, 2.0])
@@ -107,10 +107,10 @@ class TestHeat:
         g, f = Graph.from_edges(*graph), tensor(graph[2])
         assert_close(heat(heat(f, g, s), g, t), heat(f, g, s + t), **EXACT)
 
-    @pytest.mark.parametrize("normalisation", ["none", "random_walk"])
+    @pytest.mark.parametrize("normalization", ["none", "random_walk"])
     @given(graph=graphs(), tau=st.floats(0, 100))
-    def test_mass_maximum_and_constants(self, normalisation, graph: Any, tau):
-        g, f = Graph.from_edges(*graph, normalisation=normalisation), tensor(graph[2])
+    def test_mass_maximum_and_constants(self, normalization, graph: Any, tau):
+        g, f = Graph.from_edges(*graph, normalization=normalization), tensor(graph[2])
         out = heat(f, g, tau)
         assert_close(out @ g.mass, f @ g.mass, **EXACT)
         assert f.min() - 1e-14 <= out.min() <= out.max() <= f.max() + 1e-14
@@ -159,7 +159,7 @@ class TestHeat:
         assert torch.autograd.gradgradcheck(lambda f: heat(f, graph, 0.2) ** 2, f)
 
     def test_the_gradient_is_the_adjoint(self):
-        graph = Graph.from_edges([(0, 1), (1, 2), (1, 3)], [1.0, 2.0, 0.5], normalisation="random_walk")
+        graph = Graph.from_edges([(0, 1), (1, 2), (1, 3)], [1.0, 2.0, 0.5], normalization="random_walk")
         f, g = tensor(4).requires_grad_(), tensor(4)
         (gradient,) = torch.autograd.grad(heat(f, graph, 1.5) @ g, f)
         assert_close(gradient, torch.linalg.matrix_exp(-1.5 * dense(graph)).T @ g, **EXACT)
@@ -177,15 +177,15 @@ class TestHeat:
 
 
 class TestGraph:
-    @pytest.mark.parametrize("normalisation", NORMALISATIONS)
+    @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @given(graph=graphs())
-    def test_laplace_and_average_as_matrices(self, normalisation, graph: Any):
-        laplacian = torch.tensor(graph_laplacian(*graph, normalisation=normalisation).toarray())
-        g, f = Graph.from_edges(*graph, normalisation=normalisation), tensor(3, graph[2])
+    def test_laplace_and_average_as_matrices(self, normalization, graph: Any):
+        laplacian = torch.tensor(graph_laplacian(*graph, normalization=normalization).toarray())
+        g, f = Graph.from_edges(*graph, normalization=normalization), tensor(3, graph[2])
         assert_close(g.laplace(f), f @ laplacian.T, **EXACT)
-        neighbours = -laplacian + torch.diag(laplacian.diag())
-        total = neighbours.sum(1, keepdim=True)
-        mean = torch.where(total > 0, neighbours / total, torch.eye(graph[2]))
+        neighbors = -laplacian + torch.diag(laplacian.diag())
+        total = neighbors.sum(1, keepdim=True)
+        mean = torch.where(total > 0, neighbors / total, torch.eye(graph[2]))
         assert_close(g.average(f), f @ mean.T, **EXACT)
 
     def test_negative_weights_are_left_out_of_the_mean(self):
@@ -255,7 +255,7 @@ class TestGraph:
             graph.to(dtype=torch.bfloat16)
 
     def test_copies(self):
-        graph, f = Graph.from_edges([(0, 1), (1, 2)], normalisation="symmetric"), torch.rand(3)
+        graph, f = Graph.from_edges([(0, 1), (1, 2)], normalization="symmetric"), torch.rand(3)
         for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
             assert torch.equal(heat(f, other, 1.0), heat(f, graph, 1.0))
 
@@ -291,7 +291,7 @@ def naive_conv(x, weight, graph, bias, scale_padding):
         for el in range(depth):
             source = k + el
             if source >= num_levels:
-                if scale_padding == "zero":
+                if scale_padding == "zeros":
                     continue
                 source = num_levels - 1
             for o, i in itertools.product(range(weight.shape[0]), range(weight.shape[1])):
@@ -302,7 +302,7 @@ def naive_conv(x, weight, graph, bias, scale_padding):
 
 
 class TestConv:
-    @pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
+    @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
     @given(graph=graphs(), depth=st.integers(1, 4), channels=st.tuples(st.integers(1, 3), st.integers(1, 3)))
     def test_loops(self, scale_padding, graph: Any, depth, channels):
         g, x = Graph.from_edges(*graph), tensor(2, channels[0], 4, graph[2])
@@ -310,7 +310,7 @@ class TestConv:
         out = graph_conv(x, weight, g, bias, scale_padding)
         assert_close(out, naive_conv(x, weight, g, bias, scale_padding), **EXACT)
 
-    @pytest.mark.parametrize("scale_padding", ["zero", "replicate"])
+    @pytest.mark.parametrize("scale_padding", ["zeros", "replicate"])
     def test_filters_deeper_than_the_scale_space(self, scale_padding):
         x, weight, bias = tensor(1, 2, 2, 5), tensor(3, 2, 4, 2), torch.zeros(3, dtype=torch.float64)
         out = graph_conv(x, weight, ring(5), None, scale_padding)
@@ -318,7 +318,7 @@ class TestConv:
 
     def test_gradients(self):
         graph, inputs = sphere(0), tuple(tensor(*n).requires_grad_() for n in ((2, 2, 3, 12), (2, 2, 2, 2), (2,)))
-        for padding in ("zero", "replicate", "valid"):
+        for padding in ("zeros", "replicate", "valid"):
             assert torch.autograd.gradcheck(
                 lambda x, w, b, padding=padding: graph_conv(x, w, graph, b, padding), inputs
             )
@@ -337,7 +337,7 @@ class TestConv:
 
 class TestPool:
     def test_equations(self):
-        graph, x = Graph.from_edges([(0, 1), (1, 2)], normalisation="random_walk"), tensor(2, 3, 4, 3)
+        graph, x = Graph.from_edges([(0, 1), (1, 2)], normalization="random_walk"), tensor(2, 3, 4, 3)
         share = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
         assert_close(graph_pool(x), x.mean((2, 3)))
         assert_close(graph_pool(x, over="levels"), x.sum(2) / 4)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn import functional as F
 
-from scalespaces.functional.grid import as_integer, correlate, floor, fold, pad, per_axis, sample, sample_lattice
-from scalespaces.functional.resample import subsample
+from scalespaces.functional._grid import as_integer, correlate, floor, fold, pad, per_axis, sample, sample_lattice
+from scalespaces.functional._resample import subsample
 
 MODES = ("zeros", "reflect", "replicate", "circular")
 NUMPY_MODES: dict[str, Any] = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -111,7 +111,7 @@ class TestSample:
         st.one_of(st.integers(-6, 6).map(float), st.floats(-6, 6)),
     )
     @example(n=2, spacing=3, ratio=1, offset=-1.0)
-    def test_neighbours_are_spacing_apart(self, n, spacing, ratio, offset):
+    def test_neighbors_are_spacing_apart(self, n, spacing, ratio, offset):
         """From level k samples closer than the spacing do not exist.
 
         Sample 0 lies between two multiples of the spacing, sample i between the same two moved on by ratio * i. What

@@ -117,9 +117,9 @@ class TestDirect:
         for k in (1, 2):
             t = 0.25 * (base ** (2 * k) - 1)
             for i in range(x.levels[k].shape[2]):
-                centre = base**k * i
-                low = math.floor(centre + 1e-9)
-                phase = centre - low if centre - low > 1e-9 else 0.0
+                center = base**k * i
+                low = math.floor(center + 1e-9)
+                phase = center - low if center - low > 1e-9 else 0.0
                 taps = theory.discrete_gaussian(t, phase=phase)
                 start = far + low - (len(taps) - 1) // 2
                 expected = padded[:, start : start + len(taps)] @ taps
@@ -135,9 +135,9 @@ class TestDirect:
         padded = np.pad(f.numpy()[0], [(0, 0), (far, far)], mode=theory.NUMPY_PADDING[mode])
         for k in (1, 2):
             t = zero_scale * (base ** (2 * k) - 1)
-            centres = base**k * np.arange(x.levels[k].shape[2])
-            lows = np.floor(centres + 1e-9).astype(int)
-            for i, (low, phase) in enumerate(zip(lows, np.abs(centres - lows), strict=True)):
+            centers = base**k * np.arange(x.levels[k].shape[2])
+            lows = np.floor(centers + 1e-9).astype(int)
+            for i, (low, phase) in enumerate(zip(lows, np.abs(centers - lows), strict=True)):
                 taps = theory.discrete_gaussian(t, phase=phase if phase > 1e-9 else 0.0)
                 start = far + low - (len(taps) - 1) // 2
                 expected = padded[:, start : start + len(taps)] @ taps

@@ -1,4 +1,4 @@
-"""Batch normalisation against torch's, against the formula, and over processes; dropout of levels by its statistics."""
+"""Batch normalization against torch's, against the formula, and over processes; dropout of levels by its statistics."""
 
 import math
 import os
@@ -17,7 +17,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, scale_shift
-from scalespaces.functional import batch_moments, norm, scale_batch_norm, scale_dropout
+from scalespaces.functional import _norm as norm
+from scalespaces.functional import scale_batch_norm, scale_dropout
+from scalespaces.functional._norm import batch_moments
 from scalespaces.nn import ScaleBatchNorm
 
 CHANNELS = 3
@@ -41,7 +43,7 @@ def moments_naively(x: ScaleSpace) -> tuple[Tensor, Tensor]:
     return mean, second - mean**2
 
 
-def normalise_naively(x: ScaleSpace, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Tensor, ...]:
+def normalize_naively(x: ScaleSpace, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Tensor, ...]:
     mean, var = moments_naively(x)
     shape = [-1] + [1] * x.dims
     return tuple(
@@ -141,7 +143,7 @@ class TestEqualWeights:
         weight = torch.rand(CHANNELS, dtype=torch.float64, requires_grad=True)
         bias = torch.rand(CHANNELS, dtype=torch.float64, requires_grad=True)
         got = scale_batch_norm(x, None, None, weight, bias, training=True).levels
-        expected = normalise_naively(x, weight, bias)
+        expected = normalize_naively(x, weight, bias)
         assert_close(got, expected)
         back = [torch.randn_like(f) for f in got]
         inputs = (*leaves, weight, bias)
@@ -173,7 +175,7 @@ class TestEqualWeights:
         assert got.dtype == dtype
         assert layer.running_mean is not None
         assert layer.running_mean.dtype == torch.float32
-        for level, expected in zip(got.levels, normalise_naively(x.float(), layer.weight, layer.bias), strict=True):
+        for level, expected in zip(got.levels, normalize_naively(x.float(), layer.weight, layer.bias), strict=True):
             assert_close(level.float(), expected, atol=0.03, rtol=0.03)
 
 
@@ -218,7 +220,7 @@ class TestKernels:
         torch.stack([level.float().pow(3).sum() for level in out.levels]).sum().backward()
         assert layer.weight.grad is not None
         assert layer.weight.grad.dtype == out.dtype == dtype
-        for level, expected in zip(out.levels, normalise_naively(x.float(), layer.weight, layer.bias), strict=True):
+        for level, expected in zip(out.levels, normalize_naively(x.float(), layer.weight, layer.bias), strict=True):
             assert_close(level.float(), expected, atol=0.03, rtol=0.03)
 
     def test_levels_of_different_types(self):
@@ -462,7 +464,7 @@ class TestFields:
 
     @pytest.mark.parametrize("training", [True, False])
     @pytest.mark.parametrize("affine", [True, False])
-    def test_normalisation_and_running_statistics(self, training, affine):
+    def test_normalization_and_running_statistics(self, training, affine):
         elements, fields = 4, 3
         x = ScaleSpace(tuple(torch.randn(2, fields * elements, n, n, dtype=torch.float64) + 1 for n in (6, 3)))
         wide = ScaleSpace(tuple(f.reshape(2, fields, elements * f.shape[2], f.shape[3]) for f in x.levels))
@@ -479,10 +481,10 @@ class TestFields:
         x = torch.randn(2, 4, 2, 2, dtype=torch.float64, requires_grad=True)
         weight, bias = torch.rand(2, 2, dtype=torch.float64, requires_grad=True)
 
-        def normalise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        def normalize(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             return scale_batch_norm(ScaleSpace((x,)), None, None, weight, bias, True, elements=2).levels[0]
 
-        assert torch.autograd.gradcheck(normalise, (x, weight, bias))
+        assert torch.autograd.gradcheck(normalize, (x, weight, bias))
 
     def test_errors(self):
         x = ScaleSpace((torch.rand(2, 6, 3, 3),))

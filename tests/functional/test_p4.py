@@ -21,7 +21,7 @@ from scalespaces.functional import (
     transform_field,
     transform_image,
 )
-from scalespaces.functional.p4 import Group, filter_index, matrices, order, products
+from scalespaces.functional._p4 import Group, filter_index, matrices, order, products
 
 GROUPS: list[Group] = ["p4", "p4m"]
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
@@ -52,17 +52,17 @@ def compose(g: int, h: int) -> int:
 
 
 def correlate_naively(x: Tensor, weight: Tensor, n: int, *, lifting: bool, padding: int) -> np.ndarray:
-    """out(h, z) = sum over i, g, y of psi(g, y) f(hg, R_h y + z), y seen from the filter's centre, zeros outside."""
+    """out(h, z) = sum over i, g, y of psi(g, y) f(hg, R_h y + z), y seen from the filter's center, zeros outside."""
     size = weight.shape[-1]
-    centre = Fraction(size - 1, 2)
+    center = Fraction(size - 1, 2)
     batch, _, height, width = x.shape
     f, psi = x.numpy(), weight.numpy()
     rows, columns = height + 2 * padding - size + 1, width + 2 * padding - size + 1
     out = np.zeros((batch, len(psi) * n, rows, columns))
     for b, o, h, r, c in itertools.product(range(batch), range(len(psi)), range(n), range(rows), range(columns)):
         for i, g, u, v in itertools.product(range(psi.shape[1]), range(1 if lifting else n), range(size), range(size)):
-            y = COORDINATES[h](u - centre, v - centre)
-            p, q = int(y[0] + r + centre - padding), int(y[1] + c + centre - padding)
+            y = COORDINATES[h](u - center, v - center)
+            p, q = int(y[0] + r + center - padding), int(y[1] + c + center - padding)
             if 0 <= p < height and 0 <= q < width:
                 channel = i if lifting else i * n + compose(h, g)
                 out[b, o * n + h, r, c] += psi[(o, i, u, v) if lifting else (o, i, g, u, v)] * f[b, channel, p, q]

@@ -160,7 +160,7 @@ class TestAgainstLoops:
 
 
 def read_position(x: ScaleSpace, index: int) -> np.ndarray:
-    """Where a level's blob is, in pixels of the image: its centre of mass, read off the geometry."""
+    """Where a level's blob is, in pixels of the image: its center of mass, read off the geometry."""
     f = x.levels[index][0, 0].numpy()
     grids = np.meshgrid(
         *(u * (o + x.steps[index] * np.arange(n)) for u, o, n in zip(x.unit, x.origins[index], f.shape, strict=True)),
@@ -173,7 +173,7 @@ class TestGeometry:
     @pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
     @pytest.mark.parametrize("base", [2.0, 3.0, 1.5])
     def test_origins_after_two_by_two(self, sampling, base):
-        """The centre of a window of two taps c^k apart, in the doubled unit."""
+        """The center of a window of two taps c^k apart, in the doubled unit."""
         x = avg_pool(random_space((32, 32), 3, base, sampling=sampling), 2)
         for k in range(3):
             assert x.origins[k] == pytest.approx((base**k / 4,) * 2)
@@ -191,15 +191,15 @@ class TestGeometry:
     @pytest.mark.parametrize("window", ["dilated", "plain"])
     @pytest.mark.parametrize("pool", [avg_pool, max_pool])
     def test_a_blob_stays_put_through_three_poolings(self, sampling, window, pool):
-        n, centre, sigma = 448, np.array([221.3, 230.6]), 40.0
-        line = np.exp(-((np.arange(n)[None] - centre[:, None]) ** 2) / (2 * sigma**2))
+        n, center, sigma = 448, np.array([221.3, 230.6]), 40.0
+        line = np.exp(-((np.arange(n)[None] - center[:, None]) ** 2) / (2 * sigma**2))
         x = lift(torch.tensor(np.outer(*line))[None, None], 3, sampling=sampling)
         for _ in range(3):
             x = pool(x, 2, window=window)
         assert x.unit == (8.0, 8.0)
         for y in (x, resample(x)):
             for index in range(3):
-                assert_allclose(read_position(y, index), centre, atol=0.1)
+                assert_allclose(read_position(y, index), center, atol=0.1)
 
     @pytest.mark.parametrize("sampling", ["dense", "pyramid", 2, 4])
     @pytest.mark.parametrize(

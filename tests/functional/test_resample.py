@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 from scalespaces import ScaleSpace, feature_pyramid, lift, resample, scale_shift
 from scalespaces.functional import avg_pool, blur_pool, scale_conv
-from scalespaces.functional.resample import on_grid_of
+from scalespaces.functional._resample import on_grid_of
 
 ROOT2 = 2**0.5
 SAMPLINGS = ("dense", "pyramid", 2, 3)
@@ -56,7 +56,7 @@ def assert_registered(x: ScaleSpace, margin: float = 0.0, extent: float = math.i
 
 
 def box(dims: int, size: int) -> torch.Tensor:
-    """A filter of one level that averages over a window, channel by channel, off centre on purpose."""
+    """A filter of one level that averages over a window, channel by channel, off center on purpose."""
     weight = torch.zeros(dims, dims, *[size] * dims, dtype=torch.float64)
     for channel in range(dims):
         weight[channel, channel] = 1 / size**dims
@@ -65,11 +65,11 @@ def box(dims: int, size: int) -> torch.Tensor:
 
 OPERATIONS: dict[str, Callable[[ScaleSpace], ScaleSpace]] = {
     "2x2 average pooling": lambda x: avg_pool(x, 2),
-    "2x2 average pooling of neighbours": lambda x: avg_pool(x, 2, window="plain"),
+    "2x2 average pooling of neighbors": lambda x: avg_pool(x, 2, window="plain"),
     "3x3 average pooling of stride 2": lambda x: avg_pool(x, 3, 2),
     "pooling by 2 and 1": lambda x: avg_pool(x, (2, 1)),
     "blur pooling": lambda x: blur_pool(x, 3, 2),
-    "blur pooling of neighbours": lambda x: blur_pool(x, 3, 2, window="plain"),
+    "blur pooling of neighbors": lambda x: blur_pool(x, 3, 2, window="plain"),
     "two poolings": lambda x: avg_pool(avg_pool(x, 2), 2),
     "unpadded convolution": lambda x: scale_conv(x, box(2, 3), padding="valid"),
     "even unpadded convolution": lambda x: scale_conv(x, box(2, 2), padding="valid"),
@@ -86,7 +86,7 @@ class TestRegistration:
     @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize("base", [2.0, 1.5])
     def test_windows_say_where_they_are(self, name, sampling, base):
-        """A mean over a window of a ramp is the ramp at the window's centre."""
+        """A mean over a window of a ramp is the ramp at the window's center."""
         x = OPERATIONS[name](ramps((48, 40), num_levels=3, base=base, sampling=sampling))
         assert_registered(x, margin=12, extent=36)
 

@@ -425,7 +425,7 @@ def test_occlusions_are_idempotent_and_commute():
 
 
 @pytest.mark.parametrize(("over", "axes"), [("space", (2, 3)), ("channels", (1,))])
-def test_normalisation_forgets_the_light_and_is_idempotent(over, axes):
+def test_normalization_forgets_the_light_and_is_idempotent(over, axes):
     light, f = Lighting(over=over), rand(2, 3, 6, 5)
     normal = light.act((1.0, 0.0, True), f)
     mean, deviation = normal.mean(axes), normal.std(axes, correction=0)
@@ -510,8 +510,8 @@ def test_how_far_affine_contractions_are_from_a_semigroup(name):
     """Within 2 % on this image; the correlation inherits the bound. benchmarks/semigroups.py has more."""
     A, B = MATRICES[name]
     f = blob(65)
-    centre = np.array([32.0, 32.0])
-    s, t = (ScaleTranslation(M, centre - np.linalg.solve(M, centre)) for M in (A, B))  # about the middle
+    center = np.array([32.0, 32.0])
+    s, t = (ScaleTranslation(M, center - np.linalg.solve(M, center)) for M in (A, B))  # about the middle
     psi = rand(2, 1, 65, 65)
     for zero_scale in (0.25, 1.0):
         contractions = AffineContractions([A, B], [(0, 0)], zero_scale)
@@ -578,7 +578,7 @@ def test_affine_gradients():
 
 @pytest.mark.parametrize("over", ["space", "channels"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_what_does_not_vary_is_normalised_to_zero_and_has_a_gradient(over, dtype):
+def test_what_does_not_vary_is_normalized_to_zero_and_has_a_gradient(over, dtype):
     f = (0.2 * torch.rand(2, 3, 5, 6, dtype=torch.float64) + 0.8).to(dtype)
     if over == "space":
         f[:, 1] = 0.3

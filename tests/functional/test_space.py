@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from torch.utils import _pytree
 
 from scalespaces import ScaleSpace, functional, lift
-from scalespaces.functional.perlevel import PerLevel
+from scalespaces.functional._perlevel import PerLevel
 
 GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, functional, lift
-from scalespaces.functional.causal import causal_lift
-from scalespaces.functional.perlevel import PerLevel
-from scalespaces.functional.upsample import nominal_factor
+from scalespaces.functional._causal import causal_lift
+from scalespaces.functional._perlevel import PerLevel
+from scalespaces.functional._upsample import nominal_factor
 
 F: Any = nn.functional  # its functions are declared for tensors only
 NUMBERS_OF_LEVELS = pytest.mark.skipif(
@@ -196,7 +196,7 @@ class TestUpsampling:
             return float(f[max(index, 0)])
 
         def between(m: int, r: int) -> float:
-            """Sample r / s after sample q m, between neighbours as far apart as the power of two in r."""
+            """Sample r / s after sample q m, between neighbors as far apart as the power of two in r."""
             apart = next(p for p in (4, 2, 1) if r % p == 0 and (p < q or r == 0))
             apart = min(apart, q // 2) if r else 1
             steps, rest = divmod(r, apart * s)
@@ -326,7 +326,7 @@ class TestGlobalAndAdaptive:
         ):
             assert_close(allowed(got).levels, tuple(allowed(F.adaptive_avg_pool2d(f, 7)) for f in x.levels))
         for refused in (lambda x: F.conv2d(x, W3), lambda x: F.max_pool2d(x, 2), lambda x: F.conv_transpose2d(x, T2)):
-            with pytest.raises(ValueError, match="needs neighbours on a grid"):
+            with pytest.raises(ValueError, match="needs neighbors on a grid"):
                 refused(got)
 
     @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -337,7 +337,7 @@ class TestGlobalAndAdaptive:
         both = functional.scale_conv(x, torch.stack([W3, 2 * W3], 2), padding=0)
         for k in range(3):
             assert_close(both.levels[k], F.conv2d(x.levels[k], W3) + 2 * F.conv2d(x.levels[k + 1], W3))
-        with pytest.raises(ValueError, match="needs neighbours on a grid"):
+        with pytest.raises(ValueError, match="needs neighbors on a grid"):
             F.conv2d(x, W3, padding=1)
 
     @pytest.mark.parametrize("sampling", SAMPLINGS)

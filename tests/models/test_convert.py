@@ -283,7 +283,7 @@ class UNet(nn.Module):
 
 
 class Same2d(nn.Conv2d):
-    """Padding as TensorFlow has it, and standardised weights."""
+    """Padding as TensorFlow has it, and standardized weights."""
 
     def forward(self, input: Tensor) -> Tensor:
         amounts = []
@@ -613,7 +613,7 @@ class TestModule:
     def test_convolutions_with_code_of_their_own_are_left_alone(self):
         assert convert(Zoo(), 2, interaction="all").config["interaction"] == ["gate", "mix"]
 
-    def test_synchronised_batch_norms_are_ours(self):
+    def test_synchronized_batch_norms_are_ours(self):
         network = nn.SyncBatchNorm.convert_sync_batchnorm(build("resnet")[0])
         converted = convert(network, 2)
         assert sum(isinstance(m, ScaleBatchNorm) and m.sync for m in converted.modules()) > 5

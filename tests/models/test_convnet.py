@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import lift
-from scalespaces.models import ConvNet, create, summarise
-from scalespaces.models.convnet import GridPool
+from scalespaces.models import ConvNet, create_model, summarize
+from scalespaces.models._convnet import GridPool
 from scalespaces.testing import assert_equivariant
 
 EXACT: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
@@ -58,10 +58,10 @@ def number_of_parameters(channels, kernel_size, grid, hidden, classes, in_channe
 
 @pytest.mark.parametrize("name", ["cnn", "s_cnn"])
 def test_as_many_parameters_as_in_sesn(name):
-    model = create(name)
+    model = create_model(name)
     number = sum(p.numel() for p in model.parameters())
     assert number == number_of_parameters((32, 63, 95), 7, 2, 256, 10) == 494_549
-    assert summarise(model, (1, 28, 28)).parameters == number
+    assert summarize(model, (1, 28, 28)).parameters == number
 
 
 def test_other_sizes():
@@ -73,7 +73,7 @@ def test_other_sizes():
 
 
 def test_the_table():
-    rows = [(layer.layer, layer.shape) for layer in summarise(create("s_cnn", num_levels=3), (1, 28, 28)).layers]
+    rows = [(layer.layer, layer.shape) for layer in summarize(create_model("s_cnn", num_levels=3), (1, 28, 28)).layers]
     assert [row for row in rows if row[0].startswith(("conv", "max", "linear", "scale"))] == [
         ("conv[1,7,7], max pooling", (3, 14, 14, 32)),
         ("conv[1,7,7], max pooling", (3, 7, 7, 63)),
@@ -102,7 +102,7 @@ def test_each_level_is_what_the_plain_network_makes_of_it(size, scale_pool):
 
 
 def test_one_level_is_a_plain_network():
-    model = scramble(create("cnn"))
+    model = scramble(create_model("cnn"))
     image = torch.rand(2, 1, 28, 28)
     assert model.lift(image).levels[0] is image
     assert_close(model(image), plain(model.state_dict(), 3)(image))
@@ -157,7 +157,7 @@ def test_features_and_scores_commute_with_scale(base, depth):
 
 @pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
 def test_finer_levels_than_the_image(sampling):
-    model = create("s_cnn", **SMALL, base=2.0, first_level=-1, sampling=sampling).eval()
+    model = create_model("s_cnn", **SMALL, base=2.0, first_level=-1, sampling=sampling).eval()
     image = torch.rand(2, 1, 40, 38)
     scales = model.scale_map(image)
     answer, levels = model(image, return_levels=True)
@@ -180,7 +180,7 @@ def test_finer_levels_than_the_image(sampling):
     ids=str,
 )
 def test_the_smallest_side_is_the_smallest(arguments):
-    model = scramble(create("s_cnn", **SMALL, **arguments))
+    model = scramble(create_model("s_cnn", **SMALL, **arguments))
     side = model.smallest_side
     assert model(torch.rand(1, 1, side, 50)).isfinite().all()
     with pytest.raises(ValueError, match=f"images of at least {side} pixels along each side, got"):
@@ -189,7 +189,7 @@ def test_the_smallest_side_is_the_smallest(arguments):
         model.body(model.lift(torch.rand(1, 1, 50, side - 1)))
 
 
-@pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
+@pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 def test_deep_filters_anywhere(scale_padding):
     model: Any = ConvNet(**SMALL, num_levels=3, filter_levels=(2, 1, 3), scale_padding=scale_padding)
     assert [block.conv.kernel_size for block in model.blocks] == [(k, 7, 7) for k in (2, 1, 3)]

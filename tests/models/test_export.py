@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import scalespaces
-from scalespaces.models import Card, create, export
+from scalespaces.models import Card, create_model, export
 
 onnx: Any = pytest.importorskip("onnx")
 onnxruntime: Any = pytest.importorskip("onnxruntime")
@@ -29,7 +29,7 @@ DYNAMIC = pytest.mark.skipif(
 def tiny(**arguments: Any) -> Any:
     """Two levels, one layer."""
     fixed: dict[str, Any] = {"num_levels": 2, "filter_levels": [2], "growth": (2,), "num_layers": 1}
-    return create("s_densenet", **{**fixed, **PYRAMID, **arguments}).eval()
+    return create_model("s_densenet", **{**fixed, **PYRAMID, **arguments}).eval()
 
 
 def run(path: Any, image: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -96,7 +96,7 @@ def test_free_sizes(suffix, tmp_path):
     model.card = CARD
     before = copy.deepcopy(model.train().state_dict())
     state = torch.random.get_rng_state()
-    exported = export(model, path, levels=True, normalise=True)
+    exported = export(model, path, levels=True, normalize=True)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert model.training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
@@ -110,7 +110,7 @@ def test_free_sizes(suffix, tmp_path):
     model.eval()
     for batch, height, width in [(1, 3, 3), (3, 20, 33), (2, 41, 18)]:
         image = torch.rand(batch, 3, height, width)
-        answer, levels = model(CARD.normalise(image), return_levels=True)
+        answer, levels = model(CARD.normalize(image), return_levels=True)
         found = run(path, image)
         assert list(found) == list(exported.outputs)
         assert_close(list(found.values()), [answer, *levels.levels], rtol=1e-4, atol=1e-4)
@@ -137,7 +137,7 @@ def test_other_networks_are_fixed_and_say_so(arguments, reason, tmp_path):
 
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
-    reason="torch 2.6 cannot translate batch normalisation to ONNX with the onnxscript of today",
+    reason="torch 2.6 cannot translate batch normalization to ONNX with the onnxscript of today",
 )
 def test_an_onnx_file_of_fixed_sizes(tmp_path):
     path, model = tmp_path / "model.onnx", tiny(num_classes=2).double()
@@ -156,7 +156,7 @@ def test_an_onnx_file_of_fixed_sizes(tmp_path):
     assert [value.name for value in proto.graph.output] == ["output"]
     (entry,) = proto.metadata_props
     assert entry.key == "scalespaces"
-    assert json.loads(entry.value) == {"card": CARD.to_json(), "normalises": False, "smallest": None}
+    assert json.loads(entry.value) == {"card": CARD.to_json(), "normalizes": False, "smallest": None}
 
 
 def test_a_pt2_file_of_fixed_sizes(tmp_path):
@@ -193,8 +193,8 @@ def test_a_file_that_computes_something_else_is_not_written(change, difference, 
 def test_errors(tmp_path):
     with pytest.raises(ValueError, match=r"one of \.onnx, \.pt2, got '\.png'"):
         export(tiny(), tmp_path / "model.png")
-    with pytest.raises(ValueError, match="no normalisation"):
-        export(tiny(), tmp_path / "model.pt2", normalise=True)
+    with pytest.raises(ValueError, match="no normalization"):
+        export(tiny(), tmp_path / "model.pt2", normalize=True)
     with pytest.raises(ValueError, match="batch must be an integer >= 1, got 0"):
         export(tiny(), tmp_path / "model.pt2", batch=0)
     with pytest.raises(ValueError, match="size must be an integer >= 1"):
@@ -213,9 +213,9 @@ def test_errors(tmp_path):
 @pytest.mark.slow
 @DYNAMIC
 @FORMATS
-@pytest.mark.parametrize("name", scalespaces.models.list())
+@pytest.mark.parametrize("name", scalespaces.models.list_models())
 def test_every_network_with_free_sizes(name, suffix, tmp_path):
-    path, model = tmp_path / f"model{suffix}", create(name, base=2.0, **PYRAMID).eval()
+    path, model = tmp_path / f"model{suffix}", create_model(name, base=2.0, **PYRAMID).eval()
     exported = export(model, path)
     assert exported.dynamic
     assert exported.notes == ()

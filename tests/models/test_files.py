@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 import scalespaces
-from scalespaces.models import Card, create, load, save
-from scalespaces.models.files import FORMAT
+from scalespaces.models import Card, create_model, load, save
+from scalespaces.models._files import FORMAT
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
-NAMES = scalespaces.models.list()
+NAMES = scalespaces.models.list_models()
 
 
 def small(name: str, **arguments: Any) -> Any:
     narrow: dict[str, Any] = {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
     narrow = {"channels": (2, 3, 4), "hidden": 8, "in_channels": 3} if name.endswith("cnn") else narrow
-    return create(name, **{**narrow, "num_classes": 3, **arguments})
+    return create_model(name, **{**narrow, "num_classes": 3, **arguments})
 
 
 class TinyNet(nn.Module):
@@ -181,14 +181,14 @@ def test_converted_models(interaction, tmp_path):
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.01, 10)), min_size=1, max_size=4), st.integers(0, 2))
-def test_normalisation(channels, batch_axes):
+def test_normalization(channels, batch_axes):
     mean, std = zip(*channels, strict=True)
     image = torch.rand(*[2] * batch_axes, len(channels), 3, 4, dtype=torch.float64)
     expected = torch.stack([(image[..., i, :, :] - m) / s for i, (m, s) in enumerate(channels)], -3)
-    torch.testing.assert_close(Card(mean=mean, std=std).normalise(image), expected)
-    assert Card().normalise(image) is image
+    torch.testing.assert_close(Card(mean=mean, std=std).normalize(image), expected)
+    assert Card().normalize(image) is image
     with pytest.raises(ValueError, match="images are"):
-        Card(mean=mean, std=std).normalise(image[..., :0, :, :])
+        Card(mean=mean, std=std).normalize(image[..., :0, :, :])
 
 
 @pytest.mark.parametrize(
@@ -409,5 +409,5 @@ def test_a_network_that_needs_no_model_refuses_one(whole):
 @pytest.mark.skipif(os.name != "posix", reason="files have other permissions there")
 def test_a_file_may_be_read_as_any_new_file(tmp_path):
     (tmp_path / "other").touch()
-    save(create("densenet", growth=[2, 2, 2]), tmp_path / "network.safetensors")
+    save(create_model("densenet", growth=[2, 2, 2]), tmp_path / "network.safetensors")
     assert (tmp_path / "network.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

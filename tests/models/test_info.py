@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scalespaces import ScaleSpace
-from scalespaces.models import create, summarise
+from scalespaces.models import create_model, summarize
 from scalespaces.theory import get_kernel
 
 BLOCKS = [(992, 3, 1), (496, 1, 2), (248, 2, 4), (248, 4, 4), (124, 4, 8), *[(124, 8, 8)] * 4]  # side, widths over N
@@ -28,7 +28,7 @@ def lift_multiply_adds(levels, pixels, channels=3):
 
 @pytest.mark.parametrize(("name", "levels"), [("densenet", 1), ("s_densenet", 4)])
 def test_the_densenets_table(name, levels):
-    shapes = [(layer.layer, layer.shape) for layer in summarise(create(name), (3, 96, 96)).layers]
+    shapes = [(layer.layer, layer.shape) for layer in summarize(create_model(name), (3, 96, 96)).layers]
     depth = 3 if levels == 4 else 1
     assert [row for row in shapes if row[0].startswith(("dense", "transition", "linear"))] == [
         ("dense_12[1,3,3] x 3", (levels, 96, 96, 39)),
@@ -53,7 +53,7 @@ def test_the_densenets_table(name, levels):
 )
 def test_the_resnets_table(name, setting):
     depth, levels, width = setting
-    summary = summarise(create(name), (3, 992, 992))
+    summary = summarize(create_model(name), (3, 992, 992))
     rows = [layer for layer in summary.layers if "res[" in layer.layer]
     for n, (row, (side, _, factor)) in enumerate(zip(rows, BLOCKS, strict=True)):
         kind = "no-res" if n == 8 else "res"
@@ -73,18 +73,18 @@ def test_the_resnets_table(name, setting):
 
 
 def test_a_pyramid_counts_the_samples_it_has():
-    summary = summarise(create("s_resnet_no_interaction", sampling="pyramid"), (3, 992, 992))
+    summary = summarize(create_model("s_resnet_no_interaction", sampling="pyramid"), (3, 992, 992))
     sizes = [992, 496, 248, 124]
     first = next(layer for layer in summary.layers if layer.layer.startswith("res"))
     samples = sum(n**2 for n in sizes)
     assert first.multiply_adds == 9 * samples * (3 * 16 + 16 * 16)
-    outputs = 6  # two correlations, two normalisations, a ReLU, a sum
+    outputs = 6  # two correlations, two normalizations, a ReLU, a sum
     assert math.isclose(first.activations_mib, outputs * samples * 16 * 4 / 2**20)
 
 
 def test_a_pyramid_folds_filters_of_several_levels():
     """The first block, where it pays: 25 taps for each coarse sample in place of 36, and the rows at the borders."""
-    summary = summarise(create("s_resnet", sampling="pyramid"), (3, 992, 992))
+    summary = summarize(create_model("s_resnet", sampling="pyramid"), (3, 992, 992))
     first = next(layer for layer in summary.layers if layer.layer.startswith("res"))
     samples = [n**2 for n in (992, 496, 248, 124)]
     own = 9 * sum(samples) * (3 * 16 + 16 * 16)
@@ -95,7 +95,7 @@ def test_a_pyramid_folds_filters_of_several_levels():
 @pytest.mark.parametrize("name", ["s_densenet", "p4m_densenet", "s_resnet"])
 def test_activations_are_what_the_layers_return(name):
     """Count them on the computer's own memory: every tensor a module returns, once."""
-    model = create(name, sampling="pyramid").eval()
+    model = create_model(name, sampling="pyramid").eval()
     image, seen = torch.rand(1, 3, 64, 64), {}
 
     def hook(module, args, output):
@@ -109,27 +109,27 @@ def test_activations_are_what_the_layers_return(name):
         model(image)
     seen.pop((image.data_ptr(), tuple(image.shape)), None)
     expected = sum(tensor.numel() * tensor.element_size() for tensor in seen.values()) / 2**20
-    assert math.isclose(summarise(model, (3, 64, 64)).activations_mib, expected)
+    assert math.isclose(summarize(model, (3, 64, 64)).activations_mib, expected)
 
 
 @pytest.mark.parametrize("name", ["s_densenet", "p4m_densenet", "resnet"])
 def test_every_parameter_is_in_a_row(name):
-    model = create(name)
-    summary = summarise(model, (3, 96, 96))
+    model = create_model(name)
+    summary = summarize(model, (3, 96, 96))
     assert summary.parameters == sum(p.numel() for p in model.parameters())
 
 
 def test_the_model_is_left_alone():
-    model = create("s_densenet").train()
+    model = create_model("s_densenet").train()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    summarise(model, (3, 96, 96))
+    summarize(model, (3, 96, 96))
     assert model.training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_text_and_json():
-    summary, plain = (summarise(create(name), (3, 96, 96)) for name in ("s_densenet", "densenet"))
+    summary, plain = (summarize(create_model(name), (3, 96, 96)) for name in ("s_densenet", "densenet"))
     lines = summary.table("s_densenet", {"densenet": plain}).splitlines()
     assert lines[0].split() == ["layer", "shape", "parameters", "multiply-adds", "MiB"]
     assert lines[-3].split() == [
@@ -149,4 +149,4 @@ def test_text_and_json():
 @pytest.mark.parametrize("shape", [(3, 96), (3, 0, 96)])
 def test_wrong_shapes(shape):
     with pytest.raises(ValueError, match="an input has channels, height and width, got"):
-        summarise(create("densenet"), shape)
+        summarize(create_model("densenet"), shape)

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import scalespaces
-from scalespaces.models import DenseNet, ScaleNetwork, create, register
-from scalespaces.models.registry import entry
+from scalespaces.models import DenseNet, ScaleNetwork, create_model, register_model
+from scalespaces.models._registry import entry
 
-NAMES = scalespaces.models.list()
+NAMES = scalespaces.models.list_models()
 PYRAMID: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
 EVERY = pytest.mark.parametrize("name", NAMES)
 
@@ -27,7 +27,7 @@ DYNAMIC_POOLING = pytest.mark.skipif(
 def small(name, **arguments):
     """The network with as few channels as it can have."""
     torch.manual_seed(0)
-    return of_colours(name, **{**narrow(name), "num_classes": 3, **arguments})
+    return of_colors(name, **{**narrow(name), "num_classes": 3, **arguments})
 
 
 def narrow(name) -> dict[str, Any]:
@@ -36,10 +36,10 @@ def narrow(name) -> dict[str, Any]:
     return {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
 
 
-def of_colours(name, **arguments):
-    """For images with colours, with nothing left to chance."""
+def of_colors(name, **arguments):
+    """For images with colors, with nothing left to chance."""
     fixed = {"in_channels": 3, "dropout": 0.0} if name.endswith("cnn") else {}
-    return create(name, **{**fixed, **arguments})
+    return create_model(name, **{**fixed, **arguments})
 
 
 def classifies(name):
@@ -72,13 +72,13 @@ def test_the_settings_have_names():
         "s_resnet",
         "s_resnet_no_interaction",
     ]
-    assert scalespaces.models.list("s_*") == ["s_cnn", "s_densenet", "s_resnet", "s_resnet_no_interaction"]
-    assert scalespaces.models.list("vgg*") == []
+    assert scalespaces.models.list_models("s_*") == ["s_cnn", "s_densenet", "s_resnet", "s_resnet_no_interaction"]
+    assert scalespaces.models.list_models("vgg*") == []
 
 
 def test_the_papers_settings():
     """[k, S, N] of the supplement, zero-scale and base of the paper's section on the implementation."""
-    settings = {name: create(name).config for name in NAMES if "net" in name}
+    settings = {name: create_model(name).config for name in NAMES if "net" in name}
     of_resnets = {
         name: [c["filter_levels"], c["num_levels"], c["width"]] for name, c in settings.items() if "width" in c
     }
@@ -90,7 +90,7 @@ def test_the_papers_settings():
     }
     assert [settings["s_densenet"][key] for key in ("filter_levels", "num_levels")] == [3, 4]
     for name, config in settings.items():
-        paper = {"base": 2.0, "zero_scale": 0.25, "method": "direct", "sampling": "dense", "scale_padding": "zero"}
+        paper = {"base": 2.0, "zero_scale": 0.25, "method": "direct", "sampling": "dense", "scale_padding": "zeros"}
         assert config.items() >= paper.items()
         assert config["num_classes"] == (2 if "dense" in name else 19)
 
@@ -101,7 +101,7 @@ def test_a_config_rebuilds_the_model(name):
     config = json.loads(json.dumps(model.config))
     assert config == model.config
     assert set(config) == {"name", *inspect.signature(type(model)).parameters}
-    again = create(**config)
+    again = create_model(**config)
     assert again.config == config
     again.load_state_dict(model.state_dict())
     image, _ = example(name)
@@ -111,7 +111,7 @@ def test_a_config_rebuilds_the_model(name):
 
 def test_configs_do_not_share_lists():
     growth = [2, 3, 4]
-    model = create("densenet", growth=growth)
+    model = create_model("densenet", growth=growth)
     growth.append(5)
     assert model.config["growth"] == [2, 3, 4]
 
@@ -125,7 +125,7 @@ def test_configs_do_not_share_lists():
 )
 def test_unknown_names(name, message):
     with pytest.raises(ValueError, match=message):
-        create(name)
+        create_model(name)
 
 
 def test_unknown_arguments():
@@ -133,19 +133,19 @@ def test_unknown_arguments():
         "s_resnet takes no argument 'sampeling'; did you mean 'sampling'.* There are num_classes, in_channels, width"
     )
     with pytest.raises(TypeError, match=message):
-        create("s_resnet", sampeling="pyramid")
+        create_model("s_resnet", sampeling="pyramid")
 
 
 def test_registering(monkeypatch):
-    monkeypatch.setattr("scalespaces.models.registry._ENTRIES", {})
-    register("mine", DenseNet, "a narrow one", {"growth": (1, 1)}, input_shape=(3, 32, 32))
-    assert scalespaces.models.list() == ["mine"]
-    assert create("mine").config["growth"] == [1, 1]
+    monkeypatch.setattr("scalespaces.models._registry._ENTRIES", {})
+    register_model("mine", DenseNet, "a narrow one", {"growth": (1, 1)}, input_shape=(3, 32, 32))
+    assert scalespaces.models.list_models() == ["mine"]
+    assert create_model("mine").config["growth"] == [1, 1]
     assert entry("mine").input_shape == (3, 32, 32)
     with pytest.raises(ValueError, match="names are given once, and 'mine' is taken"):
-        register("mine", DenseNet, "another")
+        register_model("mine", DenseNet, "another")
     with pytest.raises(TypeError, match="DenseNet takes no setting 'grwth'; did you mean 'growth'"):
-        register("other", DenseNet, "another", {"grwth": (1, 1)})
+        register_model("other", DenseNet, "another", {"grwth": (1, 1)})
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_registering(monkeypatch):
 @EVERY
 def test_a_step_decreases_the_loss_by_as_much_as_the_gradient_says(name, init):
     torch.manual_seed(0)
-    model = of_colours(name, init=init, **PYRAMID)
+    model = of_colors(name, init=init, **PYRAMID)
     image, target = example(name)
     before = loss(model, image, target)
     before.backward()
@@ -167,28 +167,28 @@ def test_a_step_decreases_the_loss_by_as_much_as_the_gradient_says(name, init):
 
 
 @EVERY
-def test_training_from_the_default_initialisation(name):
+def test_training_from_the_default_initialization(name):
     """Stripes against none for classifiers, bright against dark for the ResNets."""
     torch.manual_seed(0)
-    model = of_colours(name, **PYRAMID)
+    model = of_colors(name, **PYRAMID)
     if classifies(name):
         target = torch.arange(4) % 2
         image = torch.rand(4, 3, 32, 32) + 0.5 * target[:, None, None, None] * torch.arange(32).sin()
     else:
         image = torch.rand(2, 3, 64, 64)
         target = (F.avg_pool2d(image, 9, 1, 4).mean(1) > 0.5).long()
-    optimiser = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     losses = []
     for _ in range(8):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = loss(model, image, target)
         value.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(value.item())
     assert losses[-1] < 0.7 * losses[0], losses
 
 
-@pytest.mark.parametrize("scale_padding", ["zero", "replicate", "valid"])
+@pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 @EVERY
 def test_gradients_reach_every_level_of_every_filter(name, scale_padding):
     model = small(name, scale_padding=scale_padding)
@@ -202,10 +202,10 @@ def test_gradients_reach_every_level_of_every_filter(name, scale_padding):
 
 
 @EVERY
-def test_initialisations(name):
-    """The paper's: one at the centre for paired channels, noise of 0.01 elsewhere. He's: as wide as the fan-in says."""
+def test_initializations(name):
+    """The paper's: one at the center for paired channels, noise of 0.01 elsewhere. He's: as wide as the fan-in says."""
     for init in ("paper", "he"):
-        model: Any = create(name, init=init)
+        model: Any = create_model(name, init=init)
         weights = [p for key, p in model.named_parameters() if "conv" in key and p.ndim > 1]
         for weight in weights[2:]:
             fan_in = weight[0].numel()

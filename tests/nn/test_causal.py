@@ -47,7 +47,7 @@ def network(
     pool="max",
     pool_stride=2,
     padding: Any = "same",
-    scale_padding="zero",
+    scale_padding="zeros",
 ):
     """A filter of one level, a pooling, and a filter of two levels, whose biases and statistics are random."""
     layers = nn.Sequential(
@@ -92,7 +92,7 @@ def times(space, k):
     st.integers(1, 3),
     st.sampled_from(["none", "max", "blur"]),
     st.integers(1, 3),
-    st.sampled_from(["zero", "replicate", "valid"]),
+    st.sampled_from(["zeros", "replicate", "valid"]),
 )
 def test_no_bit_knows_the_future(
     length, back, num_levels, base, sampling, lift_padding, mode, taps, stride, pool, pool_stride, scale_padding

@@ -37,8 +37,8 @@ def step(model: nn.Module, image: Tensor) -> tuple[int, dict[str, Tensor], list[
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_the_same_with_less(name):
     torch.manual_seed(0)
-    model: Any = models.create(name, sampling="pyramid", **NETWORKS[name]).train().double()
-    twin = models.create(**model.config).train().double()
+    model: Any = models.create_model(name, sampling="pyramid", **NETWORKS[name]).train().double()
+    twin = models.create_model(**model.config).train().double()
     twin.load_state_dict(model.state_dict())
     image = torch.rand(2, model.in_channels, 64, 64, dtype=torch.float64)
     model.recompute = True
@@ -84,8 +84,8 @@ def test_gradients_may_be_taken_twice():
 
 @pytest.mark.slow
 def test_compiled():
-    model: Any = models.create("s_resnet", sampling="pyramid", **NETWORKS["s_resnet"]).train().double()
-    twin = models.create(**model.config).train().double()
+    model: Any = models.create_model("s_resnet", sampling="pyramid", **NETWORKS["s_resnet"]).train().double()
+    twin = models.create_model(**model.config).train().double()
     twin.load_state_dict(model.state_dict())
     model.recompute = True
     image = torch.rand(2, 3, 32, 32, dtype=torch.float64)

@@ -42,21 +42,21 @@ class Network(nn.Module):
         return self.second(self.norm(self.first(self.lift(f, graph), graph)).relu(), graph)
 
 
-def random_graph(seed: int = 0, normalisation: str = "none", order: np.ndarray | None = None) -> Graph:
+def random_graph(seed: int = 0, normalization: str = "none", order: np.ndarray | None = None) -> Graph:
     rng = np.random.default_rng(seed)
     edges = np.unique(np.sort(rng.integers(0, NODES, (30, 2)), 1), axis=0)
     weights = rng.uniform(0.1, 2, len(edges))
-    return Graph.from_edges(edges if order is None else order[edges], weights, NODES, normalisation)
+    return Graph.from_edges(edges if order is None else order[edges], weights, NODES, normalization)
 
 
 def signal() -> Tensor:
     return torch.randn(2, 2, NODES, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("normalisation", ["none", "symmetric", "random_walk"])
-@pytest.mark.parametrize(("scale_padding", "truncated"), [("valid", 0), ("zero", 2), ("replicate", 2)])
-def test_diffusing_the_input_shifts_the_output_by_a_level(normalisation, scale_padding, truncated):
-    network, graph, f = Network(scale_padding).double().eval(), random_graph(0, normalisation), signal()
+@pytest.mark.parametrize("normalization", ["none", "symmetric", "random_walk"])
+@pytest.mark.parametrize(("scale_padding", "truncated"), [("valid", 0), ("zeros", 2), ("replicate", 2)])
+def test_diffusing_the_input_shifts_the_output_by_a_level(normalization, scale_padding, truncated):
+    network, graph, f = Network(scale_padding).double().eval(), random_graph(0, normalization), signal()
     expected, got = network(f, graph)[:, :, 1:], network(heat(f, graph, TAU), graph)[:, :, :-1]
     exact = expected.shape[2] - truncated
     assert_close(got[:, :, :exact], expected[:, :, :exact], rtol=0, atol=1e-12)
@@ -64,13 +64,13 @@ def test_diffusing_the_input_shifts_the_output_by_a_level(normalisation, scale_p
 
 
 @given(st.permutations(range(NODES)), st.sampled_from(["none", "symmetric", "random_walk"]))
-def test_renaming_the_nodes_renames_the_output(order, normalisation):
+def test_renaming_the_nodes_renames_the_output(order, normalization):
     order = np.array(order)  # node i becomes order[i]
     network, f = Network().double().eval(), signal()
-    out = network(f, random_graph(0, normalisation))
+    out = network(f, random_graph(0, normalization))
     renamed = torch.empty_like(f)
     renamed[:, :, order] = f
-    got = network(renamed, random_graph(0, normalisation, order))
+    got = network(renamed, random_graph(0, normalization, order))
     assert_close(got[..., order], out, rtol=0, atol=1e-12)
 
 

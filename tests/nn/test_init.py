@@ -1,4 +1,4 @@
-"""Initialisations: what a layer does before it has learned anything."""
+"""Initializations: what a layer does before it has learned anything."""
 
 import math
 
@@ -42,8 +42,8 @@ class TestPaper:
         assert (mix >= 0).all()
         assert ((mix > 0).any(0)).all()
         assert ((mix > 0).any(1)).all()
-        centres = (mix * torch.arange(in_channels)).sum(1)
-        assert (centres.diff() >= 0).all()
+        centers = (mix * torch.arange(in_channels)).sum(1)
+        assert (centers.diff() >= 0).all()
         for row in mix:
             used = row.nonzero().flatten()
             assert used.diff().eq(1).all()
@@ -56,8 +56,8 @@ class TestPaper:
 
     def test_the_rest_is_noise(self):
         weight = init.paper_(torch.empty(16, 16, 3, 5, 5), 2)
-        centre = weight[:, :, 0, 2, 2].clone()
-        assert_close(centre.diagonal(), torch.ones(16))
+        center = weight[:, :, 0, 2, 2].clone()
+        assert_close(center.diagonal(), torch.ones(16))
         noise = weight.clone()
         noise[range(16), range(16), 0, 2, 2] = 0
         assert noise.std().item() == pytest.approx(0.01, rel=0.02)

@@ -30,7 +30,7 @@ from scalespaces.nn import (
     ScaleDropout,
     ScaleMaxPool,
     ScalePool,
-    synchronise,
+    synchronize,
 )
 
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
@@ -304,14 +304,14 @@ class TestNetworks:
     def test_learns(self):
         """Every parameter gets a gradient, and following it lowers the loss."""
         f, target, one = torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 0, 1]), network()
-        optimiser = torch.optim.SGD(one.parameters(), lr=0.05)
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.05)
         losses = []
         for _ in range(5):
             loss = nn.functional.cross_entropy(one(f), target)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in one.parameters() if p.ndim > 1)
-            optimiser.step()
+            optimizer.step()
             losses.append(loss.item())
         assert losses[-1] < losses[0]
 
@@ -358,14 +358,14 @@ def test_wrong_choices_are_refused_at_once(make):
         make()
 
 
-class TestSynchronise:
+class TestSynchronize:
     """Without other processes, it changes nothing but what layers are called."""
 
     def test_plain_layers_become_ours(self):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()), nn.BatchNorm2d(4))
         image = torch.rand(5, 3, 8, 8)
-        twin: Any = synchronise(copy.deepcopy(model))
+        twin: Any = synchronize(copy.deepcopy(model))
         assert all(isinstance(layer, ScaleBatchNorm) and layer.sync for layer in (twin[1][0], twin[2]))
         assert twin.state_dict().keys() == model.state_dict().keys()
         for mode in (True, False):
@@ -375,7 +375,7 @@ class TestSynchronise:
 
     def test_ours_are_told(self):
         layer = ScaleBatchNorm(4)
-        synchronise(nn.Sequential(layer))
+        synchronize(nn.Sequential(layer))
         assert layer.sync
 
     def test_layers_that_do_more_are_refused(self):
@@ -383,5 +383,5 @@ class TestSynchronise:
             def forward(self, input):
                 return super().forward(input).relu()
 
-        with pytest.raises(ValueError, match="WithReLU computes more than a batch normalisation"):
-            synchronise(nn.Sequential(WithReLU(4)))
+        with pytest.raises(ValueError, match="WithReLU computes more than a batch normalization"):
+            synchronize(nn.Sequential(WithReLU(4)))

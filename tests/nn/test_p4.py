@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
 from scalespaces.functional import p4_conv, transform_field, transform_image
-from scalespaces.functional.p4 import Group, order
+from scalespaces.functional._p4 import Group, order
 from scalespaces.nn import (
     GlobalPool,
     Lift,
@@ -187,7 +187,7 @@ class TestWithScale:
 
 
 class TestLayers:
-    def test_initialisation(self):
+    def test_initialization(self):
         torch.manual_seed(0)
         for layer, inputs in (
             (P4MConv2d(16, 32, 3), 16 * 8 * 9),
@@ -365,10 +365,10 @@ class TestTorch:
         start = network("p4m").train()
         for element in (0, 3, 6):
             model = copy.deepcopy(start)
-            optimiser = torch.optim.SGD(model.parameters(), 0.1)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
             (model(transform_image(image, element)) - target).square().mean().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
+            optimizer.step()
             weights.append(list(model.parameters()))
         assert_close(weights[1], weights[0], **EXACT)
         assert_close(weights[2], weights[0], **EXACT)

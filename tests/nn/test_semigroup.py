@@ -74,12 +74,12 @@ def test_it_learns():
     net = SemigroupConv(1, 1, shifts, [3], bias=False)
     signals = torch.randn(256, 1, 8)
     target = semigroup_lift(signals, shifts, at=1)
-    optimiser = torch.optim.SGD(net.parameters(), 0.1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(200):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (net(signals) - target).square().mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     torch.testing.assert_close(net.weight[0, 0], torch.tensor([0.0, 1.0, 0.0]), rtol=0, atol=1e-3)
 
 

@@ -22,7 +22,7 @@ from scalespaces.theory import (
 )
 
 icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
-NORMALISATIONS = ("none", "symmetric", "random_walk")
+NORMALIZATIONS = ("none", "symmetric", "random_walk")
 
 
 @st.composite
@@ -35,7 +35,7 @@ def graphs(draw: Any) -> Any:
     return edges, np.array(weights), n
 
 
-def naive_laplacian(edges, weights, n, normalisation):
+def naive_laplacian(edges, weights, n, normalization):
     """Edge by edge, then divided node by node."""
     degree, out = np.zeros(n), np.zeros((n, n))
     for (i, j), w in zip(edges, weights, strict=True):
@@ -43,7 +43,7 @@ def naive_laplacian(edges, weights, n, normalisation):
             degree[a] += w
             out[a, a] += w
             out[a, b] -= w
-    power = {"none": (0, 0), "symmetric": (0.5, 0.5), "random_walk": (1, 0)}[normalisation]
+    power = {"none": (0, 0), "symmetric": (0.5, 0.5), "random_walk": (1, 0)}[normalization]
     for i in range(n):
         for j in range(n):
             if out[i, j]:
@@ -67,12 +67,12 @@ def finite_elements(vertices, faces):
 
 
 class TestGraphLaplacian:
-    @pytest.mark.parametrize("normalisation", NORMALISATIONS)
+    @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @given(graph=graphs())
-    def test_edge_by_edge(self, normalisation, graph: Any):
+    def test_edge_by_edge(self, normalization, graph: Any):
         assert_allclose(
-            graph_laplacian(*graph, normalisation=normalisation).toarray(),
-            naive_laplacian(*graph, normalisation=normalisation),
+            graph_laplacian(*graph, normalization=normalization).toarray(),
+            naive_laplacian(*graph, normalization=normalization),
             atol=1e-12,
         )
 
@@ -115,7 +115,7 @@ class TestGraphLaplacian:
             (([(0.0, 1.0)],), "integers"),
             (([(0, 1, 2), (1, 2, 3)],), "transpose"),
             (([(0, 1)], None, 0), "num_nodes"),
-            (([(0, 1)], None, None, "left"), "normalisation is one of"),
+            (([(0, 1)], None, None, "left"), "normalization is one of"),
         ],
     )
     def test_refuses(self, arguments, message):
@@ -173,10 +173,10 @@ class TestCotangentLaplacian:
 
 
 class TestSpectralBound:
-    @pytest.mark.parametrize("normalisation", NORMALISATIONS)
+    @pytest.mark.parametrize("normalization", NORMALIZATIONS)
     @given(graph=graphs())
-    def test_it_is_one_and_no_worse_than_gershgorin(self, normalisation, graph: Any):
-        laplacian = graph_laplacian(*graph, normalisation=normalisation)
+    def test_it_is_one_and_no_worse_than_gershgorin(self, normalization, graph: Any):
+        laplacian = graph_laplacian(*graph, normalization=normalization)
         bound = spectral_bound(laplacian)
         assert np.abs(np.linalg.eigvals(laplacian.toarray())).max() <= bound * (1 + 1e-12)
         assert bound <= abs(laplacian).sum(axis=1).max() * (1 + 1e-11)
@@ -184,7 +184,7 @@ class TestSpectralBound:
     def test_it_is_sharp_on_bipartite_graphs(self):
         star = [(0, i) for i in range(1, 9)]
         assert_allclose(spectral_bound(graph_laplacian(star)), 9, rtol=1e-6)
-        assert_allclose(spectral_bound(graph_laplacian(star, normalisation="symmetric")), 2, rtol=1e-2)
+        assert_allclose(spectral_bound(graph_laplacian(star, normalization="symmetric")), 2, rtol=1e-2)
 
 
 class TestChebyshevHeat:

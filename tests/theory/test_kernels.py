@@ -243,7 +243,7 @@ KERNEL_SCALES = [("discrete_gaussian", 0.7), ("sampled_gaussian", 0.7), ("binomi
 class TestEveryFamily:
     @pytest.mark.parametrize(("name", "t"), KERNEL_SCALES)
     @pytest.mark.parametrize("phase", [0.0, 0.3])
-    def test_taps_are_the_normalised_values(self, name, t, phase):
+    def test_taps_are_the_normalized_values(self, name, t, phase):
         kernel = get_kernel(name)
         if name == "binomial" and phase:
             return

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalespaces.data import ArrayImages
-from scalespaces.train.batches import KeyedBatches
+from scalespaces.train._batches import KeyedBatches
 
 counts = st.integers(1, 4)
 

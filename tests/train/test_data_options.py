@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from scalespaces.data import ArrayImages, ImageDataset, Indexed, make_cityscapes, make_pcam, write_sets
-from scalespaces.train.batches import KeyedBatches
-from scalespaces.train.data import (
+from scalespaces.train._batches import KeyedBatches
+from scalespaces.train._data import (
     DataOptions,
     Part,
     class_names,
@@ -261,7 +261,7 @@ def test_names_and_numbers_of_classes(roots):
     said = {kind: options(kind, root) for kind, root in roots.items()}
     assert class_names(said["class_folders"]) == ("class_0", "class_1", "class_2")
     assert num_classes(said["class_folders"]) == 3
-    assert class_names(said["pcam_folder"]) == ("normal", "tumour")
+    assert class_names(said["pcam_folder"]) == ("normal", "tumor")
     assert class_names(said["table"]) == class_names(said["masks"]) == class_names(said["idx"]) == ()
     assert num_classes(said["table"]) == num_classes(said["masks"]) == 3
     assert num_classes(DataOptions("idx", "")) == 10

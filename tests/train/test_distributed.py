@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from scalespaces import data
-from scalespaces.train.checkpoints import load_checkpoint
+from scalespaces.train._checkpoints import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -66,8 +66,8 @@ def classification(roots: dict[str, Path]) -> list[str]:
         f"--data.root={roots['idx']}",
         "--data.batch_size=8",
         "--data.workers=0",
-        "--optimiser.name=sgd",
-        "--optimiser.lr=0.05",
+        "--optimizer.name=sgd",
+        "--optimizer.lr=0.05",
     ]
 
 
@@ -82,8 +82,8 @@ def segmentation(roots: dict[str, Path]) -> list[str]:
         "--data.crop=[32, 32]",
         "--data.flip=true",
         "--data.workers=0",
-        "--optimiser.name=sgd",
-        "--optimiser.lr=0.05",
+        "--optimizer.name=sgd",
+        "--optimizer.lr=0.05",
     ]
 
 
@@ -97,13 +97,13 @@ def converted(roots: dict[str, Path]) -> list[str]:
 
 
 def relative(one: Tensor, other: Tensor) -> float:
-    # A bias in front of a batch normalisation has no gradient but rounding errors: it stays at almost zero.
+    # A bias in front of a batch normalization has no gradient but rounding errors: it stays at almost zero.
     return float((one - other).norm() / other.norm().clamp(min=1e-3))
 
 
 @pytest.mark.parametrize("kind", [classification, segmentation, converted])
 def test_two_processes_follow_one(kind, roots, tmp_path):
-    """The same global batch, 50 steps in float32, batch normalisation synchronised."""
+    """The same global batch, 50 steps in float32, batch normalization synchronized."""
     said = [*kind(roots), "--trainer.max_steps=50", "--trainer.epochs=1000"]
     runs = [start(command(tmp_path / str(n), *said, processes=n)) for n in (1, 2)]
     for run in runs:
@@ -112,7 +112,7 @@ def test_two_processes_follow_one(kind, roots, tmp_path):
     assert one.keys() == two.keys()
     errors = {key: relative(two[key].double(), one[key].double()) for key in one}
     assert max(errors.values()) < 1e-4, sorted(errors.items(), key=lambda item: -item[1])[:3]
-    # The test can fail: without synchronisation the two drift apart.
+    # The test can fail: without synchronization the two drift apart.
     apart = start(command(tmp_path / "apart", *said, "--trainer.sync_batchnorm=false", processes=2))
     finish(apart)
     assert max(relative(value.double(), one[key].double()) for key, value in weights(tmp_path / "apart").items()) > 1e-3

@@ -15,13 +15,13 @@ from torch.nn import functional as F
 
 from scalespaces.cli import main
 from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, read_idx_images, to_unit
-from scalespaces.models import Card, convert, create, load, save
-from scalespaces.models.source import build
+from scalespaces.models import Card, convert, create_model, load, save
+from scalespaces.models._source import build
 from scalespaces.plotting import plot_over_scales
-from scalespaces.train.evaluate import Evaluation, Row, evaluate, num_levels, set_scale
-from scalespaces.train.levels import answer
-from scalespaces.train.metrics import ClassificationMetrics, SegmentationMetrics
-from scalespaces.train.scales import rescale_batch
+from scalespaces.train._evaluate import Evaluation, Row, evaluate, num_levels, set_scale
+from scalespaces.train._levels import answer
+from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
+from scalespaces.train._scales import rescale_batch
 
 SMALL: dict[str, Any] = {"channels": (6, 9), "kernel_size": 3, "grid": 1, "hidden": 11}
 CARD = Card(mean=[0.3], std=[0.4])
@@ -36,14 +36,14 @@ def digit_set() -> ArrayImages:
 def network(seed: int = 0, **arguments: Any) -> Any:
     """A small network whose answers differ."""
     torch.manual_seed(seed)
-    model: Any = create("cnn", **SMALL | arguments)
+    model: Any = create_model("cnn", **SMALL | arguments)
     model.card = CARD
     with torch.no_grad():
         model.linear.weight *= 20
     return model
 
 
-def levelled(seed: int = 0, **arguments: Any) -> Any:
+def leveled(seed: int = 0, **arguments: Any) -> Any:
     return network(seed, num_levels=3, sampling="pyramid", method="cascade", **arguments)
 
 
@@ -72,7 +72,7 @@ def loop(ask: Any, data: Any, scale: float, metrics: Any) -> dict[str, Any]:
     for n in range(len(data)):
         image, target = data[n]
         resized = rescale_batch(
-            CARD.normalise(to_unit(image[None])) if len(image) == 1 else to_unit(image[None]), scale
+            CARD.normalize(to_unit(image[None])) if len(image) == 1 else to_unit(image[None]), scale
         )
         with torch.no_grad():
             probabilities = ask(resized)
@@ -93,7 +93,7 @@ def flat(found: Any) -> list[Any]:
 
 
 def test_every_number_is_the_loops(digit_set):
-    plain, levels = network().eval(), levelled(1).eval()
+    plain, levels = network().eval(), leveled(1).eval()
     scales, tta, select = [0.5, 1, 2], [0.71, 1, 1.41], [0.5, 1]
     options: Any = {"scales": scales, "tta": tta, "select": select, "pool": "max", "batch": 7}
     found = evaluate({"plain": plain, "levels": levels}, {"test_2": digit_set}, **options)
@@ -188,7 +188,7 @@ def test_workers_read_the_same(digit_set):
 
 
 def test_costs_are_relative_to_the_first_network_of_one_level(digit_set):
-    models = {"levels": levelled(), "plain": network(), "more": network(1)}
+    models = {"levels": leveled(), "plain": network(), "more": network(1)}
     found = evaluate(models, digit_set, scales=[1, 2], tta=[1, 2], batch=8)
     base = {row.resize: row.seconds_per_image for row in found.rows if (row.model, row.method) == ("plain", "plain")}
     for row in found.rows:
@@ -203,17 +203,17 @@ def test_costs_are_relative_to_the_first_network_of_one_level(digit_set):
 
 def test_seconds_are_the_median_after_the_first_batch(digit_set, monkeypatch):
     ticks = iter([0, 1000, 2000, 2010, 3000, 3030, 4000, 4080, 5000, 5050])
-    monkeypatch.setattr("scalespaces.train.evaluate.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("scalespaces.train._evaluate.time.perf_counter", lambda: next(ticks))
     assert evaluate(network(), digit_set, batch=10, limit=40).rows[0].seconds_per_image == 3
     assert next(ticks) == 5000
 
 
 def test_without_a_network_of_one_level_the_first_is_the_measure(digit_set):
-    found = evaluate({"a": levelled(), "b": levelled(1)}, digit_set, limit=4)
+    found = evaluate({"a": leveled(), "b": leveled(1)}, digit_set, limit=4)
     assert found.rows[0].cost == 1
     with pytest.raises(ValueError, match="tta is for networks of one level, and there is none; use baselines='all'"):
-        evaluate(levelled(), digit_set, tta=[1])
-    everywhere = evaluate(levelled(), digit_set, limit=4, tta=[1], baselines="all")
+        evaluate(leveled(), digit_set, tta=[1])
+    everywhere = evaluate(leveled(), digit_set, limit=4, tta=[1], baselines="all")
     assert [row.method for row in everywhere.rows] == ["plain", "tta"]
     assert flat(everywhere.rows[0].metrics) == pytest.approx(flat(everywhere.rows[1].metrics), abs=1e-5)
 
@@ -222,7 +222,7 @@ def test_without_a_network_of_one_level_the_first_is_the_measure(digit_set):
 
 
 def test_images_that_are_too_small_are_a_note(digit_set):
-    models = {"plain": network(), "levels": levelled()}
+    models = {"plain": network(), "levels": leveled()}
     needed = models["levels"].smallest_side
     assert 4 < needed <= 8
     found = evaluate(models, digit_set, scales=[0.25, 1], tta=[0.05, 1], limit=8)
@@ -240,10 +240,10 @@ def test_images_that_are_too_small_are_a_note(digit_set):
 
 def test_images_too_small_as_they_are_are_a_note_too():
     tiny = ArrayImages(torch.zeros(4, 4, 4, dtype=torch.uint8), torch.zeros(4).long())
-    found = evaluate({"plain": network(), "levels": levelled()}, tiny, scales=[1, 4])
+    found = evaluate({"plain": network(), "levels": leveled()}, tiny, scales=[1, 4])
     assert [row.metrics is None for row in found.rows] == [False, False, True, False]
     with pytest.raises(ValueError, match=r"no network can answer .* at scale 1, images of 4 x 4 pixels are 4 x 4"):
-        evaluate(levelled(), tiny)
+        evaluate(leveled(), tiny)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_networks_that_do_not_fit_the_data(digit_set):
     with pytest.raises(ValueError, match="answers for every pixel, and the data have classes of images as a whole"):
         evaluate(nn.Conv2d(1, 10, 1), digit_set)
     with pytest.raises(ValueError, match="answers for images as a whole, and the data have classes of every pixel"):
-        evaluate(create("cnn", **SMALL | {"num_classes": 3, "in_channels": 3}), Shapes())
+        evaluate(create_model("cnn", **SMALL | {"num_classes": 3, "in_channels": 3}), Shapes())
     with pytest.raises(ValueError, match="'model' takes images of 1 channels, and those of 'data' have 3"):
         evaluate(network(), Shapes(), scales=[0.5])
     with pytest.raises(ValueError, match="there are no images in the set 'data'"):
@@ -354,7 +354,7 @@ def folder(tmp_path_factory) -> Any:
     root = tmp_path_factory.mktemp("evaluate")
     arguments = ["--tests", "0.5", "1", "2", "--canvas", "24", "--counts", "10", "10", "30"]
     assert main(["data", "make", "unseen-scale", str(root / "data"), *arguments]) == 0
-    for name, model in (("plain", network()), ("levels", levelled(1))):
+    for name, model in (("plain", network()), ("levels", leveled(1))):
         save(model, root / f"{name}.safetensors")
     return root
 
@@ -390,7 +390,7 @@ def test_the_command(folder, tmp_path, capsys):
     document = json.loads(files["json"].read_text(), parse_constant=pytest.fail)
     assert len(document["results"]) == 12
     assert {row["images"] for row in document["results"]} == {30}
-    model, data = levelled(1).eval(), read_idx_images(folder / "data", "test_2")
+    model, data = leveled(1).eval(), read_idx_images(folder / "data", "test_2")
     expected = loop(lambda x: answer(model, x, "max").softmax(1), data, 1, ClassificationMetrics(10))
     last = next(row for row in document["results"] if (row["model"], row["split"]) == ("B", "test_2"))
     assert flat(last["metrics"]) == pytest.approx(flat(expected), abs=1e-4)
@@ -445,7 +445,7 @@ def test_segmentation(tmp_path, capsys):
     numbers = ["--train", "1", "--val", "2", "--test", "1", "--size", "32", "48"]
     assert main(["data", "make", "cityscapes", str(tmp_path / "data"), *numbers]) == 0
     path = tmp_path / "model.safetensors"
-    save(create("resnet", width=3), path)
+    save(create_model("resnet", width=3), path)
     arguments = ["--kind", "cityscapes", "--root", str(tmp_path / "data"), "--splits", "valid", "--scales", "0.5", "1"]
     assert main(["evaluate", str(path), *arguments, "--tta", "1", "2", "--json", str(tmp_path / "out.json")]) == 0
     assert "average_precision | " in capsys.readouterr().out
@@ -462,7 +462,7 @@ def test_own_images_and_masks(tmp_path, capsys):
         for folder, pixels in (("images", image.permute(1, 2, 0)), ("masks", mask.byte())):
             (tmp_path / "test" / folder).mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels.numpy()).save(tmp_path / "test" / folder / f"{n}.png")
-    save(create("resnet", width=3, num_classes=3), tmp_path / "model.safetensors")
+    save(create_model("resnet", width=3, num_classes=3), tmp_path / "model.safetensors")
     arguments = [
         str(tmp_path / "model.safetensors"),
         "--kind",

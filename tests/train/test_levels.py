@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import convert
-from scalespaces.models import create
-from scalespaces.train.levels import LevelPool, Supervision, answer, level_answers, pool_levels, supervise
+from scalespaces.models import create_model
+from scalespaces.train._levels import LevelPool, Supervision, answer, level_answers, pool_levels, supervise
 
 POOLS = get_args(LevelPool)[1:]
 
@@ -95,7 +95,7 @@ def test_pools_stay_finite_for_large_logits(pool):
 
 
 def test_answers_of_networks_with_levels():
-    network = create("s_densenet", growth=(4, 4), num_layers=1, num_levels=3, sampling="pyramid").eval()
+    network = create_model("s_densenet", growth=(4, 4), num_layers=1, num_levels=3, sampling="pyramid").eval()
     images = torch.rand(2, 3, 32, 32)
     levels = network.level_answers(images)
     assert_close(level_answers(network, images), levels)

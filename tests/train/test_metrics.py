@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from scalespaces.train.metrics import ClassificationMetrics, SegmentationMetrics
+from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 
 sklearn: Any = pytest.importorskip("sklearn.metrics")
 

@@ -16,9 +16,9 @@ from torch.testing import assert_close
 import scalespaces
 from scalespaces.data import read_pixels
 from scalespaces.models import Card
-from scalespaces.train import predict
-from scalespaces.train.levels import LevelPool, answer
-from scalespaces.train.predict import (
+from scalespaces.train import _predict as predict
+from scalespaces.train._levels import LevelPool, answer
+from scalespaces.train._predict import (
     channels_of,
     describe_answers,
     predict_classes,
@@ -45,7 +45,7 @@ class Whole(nn.Module):
 
 
 class Coarse(nn.Module):
-    """Answers on blocks of 8 x 8 pixels, each of which sees its neighbours."""
+    """Answers on blocks of 8 x 8 pixels, each of which sees its neighbors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_windows_start_on_the_grids_of_coarse_networks(height, width):
 
 
 def blend_by_loops(model: nn.Module, image: Tensor, tile: int, overlap: int) -> Tensor:
-    """The mean of the windows' answers at each pixel, with weights that fall off linearly from their centres."""
+    """The mean of the windows' answers at each pixel, with weights that fall off linearly from their centers."""
     y, x = (predict._Axis(n, tile, overlap) for n in image.shape[1:])
     total, weights = torch.zeros(3, *image.shape[1:]).double(), torch.zeros(image.shape[1:]).double()
     for top, first in zip(y.places, y.starts, strict=True):
@@ -242,7 +242,7 @@ def test_levels_are_pooled_as_asked(name, pool, tmp_path):
     small: dict[str, Any] = (
         {"growth": (2, 2), "num_layers": 1, "filter_levels": 2} if name == "s_densenet" else {"width": 3}
     )
-    model = scalespaces.models.create(name, num_classes=3, num_levels=2, init="he", **small).eval()
+    model = scalespaces.models.create_model(name, num_classes=3, num_levels=2, init="he", **small).eval()
     file = save(tmp_path / "a.png", noise(20, 24))
     image = read_channels(file, 3)
     with torch.no_grad():
@@ -256,20 +256,20 @@ def test_levels_are_pooled_as_asked(name, pool, tmp_path):
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "bmp"])
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1"])
-def test_every_picture_is_grey_or_colour(mode, suffix, tmp_path):
+def test_every_picture_is_grey_or_color(mode, suffix, tmp_path):
     picture = image_module.fromarray(noise(7, 9)).convert(mode)
     try:
         picture.save(tmp_path / f"a.{suffix}")
     except (OSError, ValueError):
         pytest.skip(f"{suffix} holds no {mode}")
     with image_module.open(tmp_path / f"a.{suffix}") as read:
-        colours = torch.from_numpy(np.array(read.convert("RGB"))).permute(2, 0, 1)
-    assert_close(read_channels(tmp_path / f"a.{suffix}", 3), colours.float() / 255)
-    grey = read_channels(tmp_path / f"a.{suffix}", 1)
-    assert grey.shape == (1, 7, 9)
-    luma = torch.einsum("c,chw->hw", torch.tensor([0.299, 0.587, 0.114]), colours.float())
-    assert (255 * grey[0] - luma).abs().max() < 0.51
-    assert_close(255 * grey, (255 * grey).round())
+        colors = torch.from_numpy(np.array(read.convert("RGB"))).permute(2, 0, 1)
+    assert_close(read_channels(tmp_path / f"a.{suffix}", 3), colors.float() / 255)
+    gray = read_channels(tmp_path / f"a.{suffix}", 1)
+    assert gray.shape == (1, 7, 9)
+    luma = torch.einsum("c,chw->hw", torch.tensor([0.299, 0.587, 0.114]), colors.float())
+    assert (255 * gray[0] - luma).abs().max() < 0.51
+    assert_close(255 * gray, (255 * gray).round())
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])
@@ -283,7 +283,7 @@ def test_sixteen_bits_are_read_whole(suffix, tmp_path):
 
 def test_channels_of_networks():
     for channels in (1, 3):
-        model: Any = scalespaces.models.create("s_densenet", in_channels=channels)
+        model: Any = scalespaces.models.create_model("s_densenet", in_channels=channels)
         assert channels_of(model) == channels
         assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(channels, 2, 3)), num_levels=2)) == channels
     unlikely: Any = nn.Identity()
@@ -306,13 +306,13 @@ def test_images_are_brought_to_the_networks_precision():
 
 def test_answers_are_described():
     models: Any = scalespaces.models
-    named = models.create("s_densenet", num_levels=3).eval()
+    named = models.create_model("s_densenet", num_levels=3).eval()
     named.card = Card(["cat", "dog"])
     assert describe_answers(named) == (("cat", "dog"), False)
-    assert describe_answers(models.create("s_resnet").eval()) == (tuple(map(str, range(19))), True)
-    for name in models.list():
-        names, pixels = describe_answers(models.create(name).eval())
-        assert (len(names), pixels) == (models.create(name).config["num_classes"], "resnet" in name)
+    assert describe_answers(models.create_model("s_resnet").eval()) == (tuple(map(str, range(19))), True)
+    for name in models.list_models():
+        names, pixels = describe_answers(models.create_model(name).eval())
+        assert (len(names), pixels) == (models.create_model(name).config["num_classes"], "resnet" in name)
     deep = nn.Sequential(*(nn.Conv2d(3, 3, 7, stride=2) for _ in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert describe_answers(deep.eval()) == (("0", "1", "2"), False)  # smaller images than 128 do not do
     named.card = Card(["one"])
@@ -332,7 +332,7 @@ def test_answers_are_described():
 
 
 def test_wrong_files_are_named_or_counted(tmp_path):
-    model = scalespaces.models.create("s_densenet", growth=(2, 2), num_layers=1, sampling="pyramid").eval()
+    model = scalespaces.models.create_model("s_densenet", growth=(2, 2), num_layers=1, sampling="pyramid").eval()
     good, small = save(tmp_path / "good.png", noise(30, 30)), save(tmp_path / "small.png", noise(4, 30))
     text, broken = tmp_path / "text.png", save(tmp_path / "broken.tif", noise(30, 30))
     text.write_text("no image")
@@ -381,6 +381,6 @@ def test_images_are_brought_to_a_size(tmp_path, channels):
     pillow.fromarray(pixels).save(tmp_path / "image.png")
     got = read_channels(tmp_path / "image.png", channels, (12, 16))
     expected = read_pixels(tmp_path / "image.png", size=(12, 16))
-    grey = pillow.fromarray(expected.permute(1, 2, 0).numpy()).convert("L")
-    expected = expected / 255 if channels == 3 else torch.from_numpy(np.array(grey))[None] / 255
+    gray = pillow.fromarray(expected.permute(1, 2, 0).numpy()).convert("L")
+    expected = expected / 255 if channels == 3 else torch.from_numpy(np.array(gray))[None] / 255
     torch.testing.assert_close(got, expected, atol=1 / 255, rtol=0)

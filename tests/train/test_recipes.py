@@ -17,8 +17,8 @@ import yaml
 from torch import nn
 
 from scalespaces import data, models
-from scalespaces.train.recipe import Recipe, load_recipe
-from scalespaces.train.run import train
+from scalespaces.train._recipe import Recipe, load_recipe
+from scalespaces.train._run import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
@@ -95,29 +95,29 @@ def test_recipe_runs(name, made, tmp_path):
 
 
 def create(recipe: Recipe) -> nn.Module:
-    from scalespaces.train.data import num_classes, open_split
-    from scalespaces.train.run import make_network
+    from scalespaces.train._data import num_classes, open_split
+    from scalespaces.train._run import make_network
 
     return make_network(recipe, open_split(recipe.data)[0][0].shape[0], num_classes(recipe.data))
 
 
 def test_there_is_a_recipe_for_every_network():
     used = {yaml.safe_load((RECIPES / f"{name}.yaml").read_text())["model"].get("name") for name in NAMES}
-    assert set(models.list()) <= used
+    assert set(models.list_models()) <= used
 
 
 @pytest.mark.parametrize(
-    ("task", "epochs", "optimiser", "lr", "batch"),
+    ("task", "epochs", "optimizer", "lr", "batch"),
     [("pcam", 100, "sgd", 0.1, 512), ("cityscapes", 100, "adam", 1e-3, 8)],
 )
-def test_schedules_are_the_papers(task, epochs, optimiser, lr, batch):
+def test_schedules_are_the_papers(task, epochs, optimizer, lr, batch):
     for name in NAMES:
         if name.startswith(task):
             recipe = load_recipe(RECIPES / f"{name}.yaml")
             assert (recipe.trainer.epochs, recipe.data.batch_size) == (epochs, batch)
-            assert (recipe.optimiser.name, recipe.optimiser.lr) == (optimiser, lr)
-            assert (recipe.optimiser.lr_milestones, recipe.optimiser.lr_factor) == ([40, 80], 0.1)
-            assert recipe.optimiser.momentum == 0.9
+            assert (recipe.optimizer.name, recipe.optimizer.lr) == (optimizer, lr)
+            assert (recipe.optimizer.lr_milestones, recipe.optimizer.lr_factor) == ([40, 80], 0.1)
+            assert recipe.optimizer.momentum == 0.9
             assert recipe.data.augment == ("pcam" if task == "pcam" else "none")
             assert recipe.data.crop == (None if task == "pcam" else (992, 992))
 
@@ -134,8 +134,8 @@ PCAM = RECIPES / "pcam_s_densenet.yaml"
         (["--data.rot", "x"], "data.rot"),
         (["--data.batch_size", "many"], "data.batch_size"),
         (["--trainer.precision", "8"], "trainer.precision"),
-        (["--optimiser.name", "lion"], "optimiser.name"),
-        (["--optimiser.lr", "-1"], "lr is above 0"),
+        (["--optimizer.name", "lion"], "optimizer.name"),
+        (["--optimizer.lr", "-1"], "lr is above 0"),
         (["--data.crop", "[64, 64]"], "data.crop is for segmentation"),
         (["--data.kind", "imagenet"], "data.kind"),
         (["--data.mean", "[0.5]"], "data.mean and data.std"),
@@ -221,7 +221,7 @@ def test_help_names_every_key():
     done = command("--help")
     assert done.returncode == 0
     assert "folder of the data" in done.stdout
-    for key in ("--data.root", "--model.arguments", "--optimiser.lr", "--levels.supervise", "--trainer.precision"):
+    for key in ("--data.root", "--model.arguments", "--optimizer.lr", "--levels.supervise", "--trainer.precision"):
         assert key in done.stdout
     assert "--resume" in done.stdout
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from scalespaces.data import ArrayImages, write_sets
-from scalespaces.train.checkpoints import Keeper, load_checkpoint
-from scalespaces.train.recipe import load_recipe
-from scalespaces.train.run import train
+from scalespaces.train._checkpoints import Keeper, load_checkpoint
+from scalespaces.train._recipe import load_recipe
+from scalespaces.train._run import train
 
 NETWORK = (
     "--model.name=s_cnn",
@@ -46,9 +46,9 @@ def options(root: Path, *more: str) -> list[str]:
         "--data.batch_size=8",
         "--data.workers=0",
         "--data.jitter=[0.8, 1.25]",
-        "--optimiser.lr=0.01",
-        "--optimiser.lr_milestones=[2]",
-        "--optimiser.warmup=3",
+        "--optimizer.lr=0.01",
+        "--optimizer.lr_milestones=[2]",
+        "--optimizer.warmup=3",
         "--trainer.epochs=3",
         "--trainer.checkpoint_every=2",
         "--trainer.patience=10",
@@ -60,7 +60,7 @@ def weights(folder: Path) -> dict[str, Any]:
     state = load_checkpoint(folder / "last.ckpt")
     network = {key: value for key, value in state["state_dict"].items() if key.startswith("network.")}
     moments = {
-        f"optimiser.{n}.{key}": torch.as_tensor(value)
+        f"optimizer.{n}.{key}": torch.as_tensor(value)
         for n, entry in state["optimizer_states"][0]["state"].items()
         for key, value in entry.items()
     }
@@ -115,7 +115,7 @@ def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate,
 @pytest.fixture(scope="module")
 def whole(root, tmp_path_factory):
     """The folder of a run that was never interrupted, made once for each number of accumulated batches."""
-    from scalespaces.train.tasks import Classification
+    from scalespaces.train._tasks import Classification
 
     class Whole:
         kind = Classification
@@ -172,8 +172,8 @@ def test_a_second_run_is_refused(root, tmp_path):
     train(recipe, tmp_path)
     with pytest.raises(FileExistsError, match="--resume goes on with it, --force begins anew"):
         train(recipe, tmp_path)
-    other = load_recipe(None, options(root, "--trainer.epochs=1", "--optimiser.lr=0.1"))
-    with pytest.raises(ValueError, match=r"another recipe.*optimiser\.lr differ"):
+    other = load_recipe(None, options(root, "--trainer.epochs=1", "--optimizer.lr=0.1"))
+    with pytest.raises(ValueError, match=r"another recipe.*optimizer\.lr differ"):
         train(other, tmp_path, resume=True)
     train(other, tmp_path, force=True)
 
@@ -225,7 +225,7 @@ def test_a_run_is_kept_until_all_is_checked(root, tmp_path):
 
 
 def test_a_run_that_stopped_early_stays_stopped(root, tmp_path):
-    said = options(root, "--optimiser.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=1")
+    said = options(root, "--optimizer.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=1")
     first = train(load_recipe(None, said), tmp_path)
     assert train(load_recipe(None, said), tmp_path, resume=True) == first
 

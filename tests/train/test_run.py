@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from scalespaces import data, models
-from scalespaces.train.checkpoints import load_checkpoint
-from scalespaces.train.levels import supervise
-from scalespaces.train.recipe import load_recipe
-from scalespaces.train.run import make_network, train
+from scalespaces.train._checkpoints import load_checkpoint
+from scalespaces.train._levels import supervise
+from scalespaces.train._recipe import load_recipe
+from scalespaces.train._run import make_network, train
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def root(tmp_path_factory) -> Path:
 def options(root: Path, *more: str) -> list[str]:
     small = '{"channels": [8, 8], "kernel_size": 3, "hidden": 16, "num_levels": 2, "dropout": 0.2}'
     said = ["--model.name=s_cnn", f"--model.arguments={small}", "--data.kind=idx", f"--data.root={root}"]
-    return [*said, "--data.batch_size=16", "--data.workers=0", "--trainer.epochs=2", "--optimiser.lr=0.01", *more]
+    return [*said, "--data.batch_size=16", "--data.workers=0", "--trainer.epochs=2", "--optimizer.lr=0.01", *more]
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def table(folder: Path) -> list[dict[str, str]]:
         "--trainer.accumulate=4",
         "--trainer.channels_last=false",
         "--trainer.recompute=true",
-        "--optimiser.name=adamw",
-        "--optimiser.clip=0.1",
+        "--optimizer.name=adamw",
+        "--optimizer.clip=0.1",
         "--levels.supervise=mean",
         "--levels.supervise=apart",
         "--levels.pool=probabilities",
@@ -88,7 +88,7 @@ def test_only_known_blocks_are_computed_again(root):
 
 @pytest.mark.slow
 def test_compiled_training_is_training(root, tmp_path):
-    said = options(root, "--model.arguments.dropout=0.0", "--optimiser.name=sgd", "--trainer.max_steps=3")
+    said = options(root, "--model.arguments.dropout=0.0", "--optimizer.name=sgd", "--trainer.max_steps=3")
     train(load_recipe(None, said), tmp_path / "eager")
     train(load_recipe(None, [*said, "--trainer.compile=true"]), tmp_path / "compiled")
     one, two = weights(tmp_path / "eager"), weights(tmp_path / "compiled")
@@ -120,7 +120,7 @@ def test_best_epoch_is_what_is_saved(root, tmp_path):
 
 
 def test_early_stopping(root, tmp_path):
-    said = options(root, "--optimiser.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=2")
+    said = options(root, "--optimizer.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=2")
     result = train(load_recipe(None, said), tmp_path)
     rows = table(tmp_path)
     assert 3 <= len(rows) < 50
@@ -137,12 +137,12 @@ def test_warmup_reaches_the_learning_rate(root, tmp_path, monkeypatch):
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(torch.optim.Adam, "step", spy)
-    train(load_recipe(None, options(root, "--optimiser.warmup=4", "--optimiser.lr_milestones=[1]")), tmp_path)
+    train(load_recipe(None, options(root, "--optimizer.warmup=4", "--optimizer.lr_milestones=[1]")), tmp_path)
     assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01, *[0.001] * 6])
 
 
 def test_a_diverging_run_says_so(root, tmp_path):
-    said = options(root, "--optimiser.name=sgd", "--optimiser.lr=1e30")
+    said = options(root, "--optimizer.name=sgd", "--optimizer.lr=1e30")
     with pytest.raises(ValueError, match=r"the loss is .* use a smaller lr"):
         train(load_recipe(None, said), tmp_path)
 
@@ -165,7 +165,7 @@ def test_a_network_from_a_file_is_trained_on(root, tmp_path):
     train(load_recipe(None, options(root)), tmp_path / "first")
     said = options(root)[2:]
     file = f"--model.file={tmp_path / 'first' / 'model.safetensors'}"
-    train(load_recipe(None, [file, *said, "--optimiser.lr=1e-30"]), tmp_path / "second")
+    train(load_recipe(None, [file, *said, "--optimizer.lr=1e-30"]), tmp_path / "second")
     one, two = weights(tmp_path / "first"), weights(tmp_path / "second")
     parameters = [key for key in one if key.endswith(("weight", "bias"))]
     assert parameters
@@ -188,7 +188,7 @@ def test_class_255_counts(tmp_path):
 
 
 def make_task(recipe):
-    from scalespaces.train.run import make_network
-    from scalespaces.train.tasks import Classification
+    from scalespaces.train._run import make_network
+    from scalespaces.train._tasks import Classification
 
     return Classification(make_network(recipe, 1, 256), recipe, 256)

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces.data import keyed_generator
-from scalespaces.models import create
-from scalespaces.train.scales import MultiScale, draw_scales, jitter, rescale_batch, zoom, zoom_masks
+from scalespaces.models import create_model
+from scalespaces.train._scales import MultiScale, draw_scales, jitter, rescale_batch, zoom, zoom_masks
 
 # --- whole images ----------------------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ def test_scale_one_is_the_identity():
     assert rescale_batch(images, 1.01) is images  # the size stays
 
 
-def test_rescaling_commutes_with_normalisation():
+def test_rescaling_commutes_with_normalization():
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
     assert_close(rescale_batch(images * 3 - 1, 0.6), rescale_batch(images, 0.6) * 3 - 1)
 
@@ -126,7 +126,9 @@ def test_certain_answers_stay_finite():
 
 
 def test_too_small_a_scale_is_named():
-    model = create("densenet", growth=(4, 4), num_layers=1, num_levels=3, sampling="pyramid", method="cascade").eval()
+    model = create_model(
+        "densenet", growth=(4, 4), num_layers=1, num_levels=3, sampling="pyramid", method="cascade"
+    ).eval()
     message = r"at scale 0.25, images of 16 x 24 pixels are 4 x 6: .* at least 5 pixels"
     with pytest.raises(ValueError, match=message):
         MultiScale(model, [1, 0.25])(torch.rand(1, 3, 16, 24))
@@ -183,7 +185,7 @@ def test_zoom_is_the_loop(height, width, factor, fill):
         assert_close(found[0, channel], torch.from_numpy(expected))
 
 
-def centre(images: Tensor, size: int) -> Tensor:
+def center(images: Tensor, size: int) -> Tensor:
     first = (images.shape[-1] - size) // 2
     return images[..., first : first + size, first : first + size]
 
@@ -194,7 +196,7 @@ def test_zoom_is_the_antialiased_resize_inside(factor):
     resized = F.interpolate(image, scale_factor=factor, mode="bilinear", antialias=True)
     found, n = zoom(image, torch.tensor([factor])), resized.shape[-1]
     inside = min(n, 48) - 2  # at its edges, the resize knows of nothing outside
-    assert_close(centre(found, inside), centre(resized, inside), atol=1e-5, rtol=1e-5)
+    assert_close(center(found, inside), center(resized, inside), atol=1e-5, rtol=1e-5)
 
 
 def test_every_image_has_its_own_factor():
@@ -281,7 +283,7 @@ def test_factors_are_not_those_of_augmentation():
     [
         ({"low": 0}, "low must be a finite number > 0"),
         ({"low": 2, "high": 1}, "high must be a finite number >= low, which is 2"),
-        ({"fill": "grey"}, "fill is one of zeros, reflect"),
+        ({"fill": "gray"}, "fill is one of zeros, reflect"),
         ({"indices": [1]}, "one index for each of 2 images is needed, got 1"),
     ],
 )

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from scalespaces import models
-from scalespaces.train.recipe import load_recipe
-from scalespaces.train.run import train
+from scalespaces.train._recipe import load_recipe
+from scalespaces.train._run import train
 
 timm: Any = import_module("timm")
 RECIPE = Path(__file__).parents[2] / "recipes" / "finetune_converted.yaml"

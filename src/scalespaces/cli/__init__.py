@@ -7,10 +7,21 @@ import sys
 from collections.abc import Sequence
 
 import scalespaces
-from scalespaces.cli import app, bench, data, demo, equivariance, evaluate, export, models, predict, train
+from scalespaces.cli import (
+    _app,
+    _bench,
+    _data,
+    _demo,
+    _equivariance,
+    _evaluate,
+    _export,
+    _models,
+    _predict,
+    _train,
+)
 from scalespaces.cli._arguments import Parser
 
-COMMANDS = (demo, equivariance, models, export, data, train, evaluate, predict, bench, app)
+COMMANDS = (_demo, _equivariance, _models, _export, _data, _train, _evaluate, _predict, _bench, _app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,1 +1,1 @@
-"""Digits of one size to learn from, digits of other sizes to recognise: the command ``scalespaces demo``."""
+"""Digits of one size to learn from, digits of other sizes to recognize: the command ``scalespaces demo``."""

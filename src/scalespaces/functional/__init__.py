@@ -1,7 +1,7 @@
 """Pure functions on scale-spaces."""
 
-from scalespaces.functional import torch_functions
-from scalespaces.functional.actions import (
+from scalespaces.functional import _torch_functions  # noqa: F401  fills the container's table
+from scalespaces.functional._actions import (
     P4,
     P4M,
     AffineContractions,
@@ -11,16 +11,16 @@ from scalespaces.functional.actions import (
     ScaleTranslations,
     Translations,
 )
-from scalespaces.functional.causal import causal_downscale, causal_lift
-from scalespaces.functional.conv import scale_conv
-from scalespaces.functional.graph import Graph, graph_conv, graph_lift, graph_pool, heat
-from scalespaces.functional.lift import LiftPlan, apply_lift, downscale, lift, plan_lift
-from scalespaces.functional.norm import batch_moments, scale_batch_norm, scale_dropout
-from scalespaces.functional.p4 import expand_filters, group_pool, p4_conv, transform_field, transform_image
-from scalespaces.functional.pool import avg_pool, blur_pool, global_pool, max_pool, scale_pool
-from scalespaces.functional.resample import feature_pyramid, resample, scale_shift
-from scalespaces.functional.semigroup import Lifted, Semigroup, semigroup_correlation, semigroup_lift
-from scalespaces.functional.space import ScaleSpace
+from scalespaces.functional._causal import causal_downscale, causal_lift
+from scalespaces.functional._conv import scale_conv
+from scalespaces.functional._graph import Graph, graph_conv, graph_lift, graph_pool, heat
+from scalespaces.functional._lift import LiftPlan, apply_lift, downscale, lift, plan_lift
+from scalespaces.functional._norm import batch_moments, scale_batch_norm, scale_dropout
+from scalespaces.functional._p4 import expand_filters, group_pool, p4_conv, transform_field, transform_image
+from scalespaces.functional._pool import avg_pool, blur_pool, global_pool, max_pool, scale_pool
+from scalespaces.functional._resample import feature_pyramid, resample, scale_shift
+from scalespaces.functional._semigroup import Lifted, Semigroup, semigroup_correlation, semigroup_lift
+from scalespaces.functional._space import ScaleSpace
 
 __all__ = [
     "P4",
@@ -63,7 +63,6 @@ __all__ = [
     "scale_shift",
     "semigroup_correlation",
     "semigroup_lift",
-    "torch_functions",
     "transform_field",
     "transform_image",
 ]

@@ -1,17 +1,16 @@
 """The paper's networks and a small CNN, by name or as classes, and the blocks they are made of."""
 
-from scalespaces.models.blocks import DenseBlock, DenseLayer, ResidualBlock, Transition
-from scalespaces.models.card import Card
-from scalespaces.models.convert import ConversionError, Converted, convert
-from scalespaces.models.convnet import ConvNet
-from scalespaces.models.densenet import DenseNet
-from scalespaces.models.export import Exported, export
-from scalespaces.models.files import load, save
-from scalespaces.models.info import Summary, summarise
-from scalespaces.models.network import ScaleNetwork
-from scalespaces.models.registry import create, register
-from scalespaces.models.registry import list_models as list
-from scalespaces.models.resnet import ResNet
+from scalespaces.models._blocks import DenseBlock, DenseLayer, ResidualBlock, Transition
+from scalespaces.models._card import Card
+from scalespaces.models._convert import ConversionError, Converted, convert
+from scalespaces.models._convnet import ConvNet
+from scalespaces.models._densenet import DenseNet
+from scalespaces.models._export import Exported, export
+from scalespaces.models._files import load, save
+from scalespaces.models._info import Summary, summarize
+from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._registry import create_model, list_models, register_model
+from scalespaces.models._resnet import ResNet
 
 __all__ = [
     "Card",
@@ -28,11 +27,11 @@ __all__ = [
     "Summary",
     "Transition",
     "convert",
-    "create",
+    "create_model",
     "export",
-    "list",
+    "list_models",
     "load",
-    "register",
+    "register_model",
     "save",
-    "summarise",
+    "summarize",
 ]

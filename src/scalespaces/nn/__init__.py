@@ -1,13 +1,13 @@
 """Layers: each a thin module around one function of :mod:`scalespaces.functional`."""
 
 from scalespaces.nn import init
-from scalespaces.nn.causal import CausalLift
-from scalespaces.nn.checkpoint import checkpoint
-from scalespaces.nn.conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
-from scalespaces.nn.graph import GraphConv, GraphLift, GraphPool
-from scalespaces.nn.lift import Lift
-from scalespaces.nn.norm import ScaleBatchNorm, ScaleDropout, synchronise
-from scalespaces.nn.p4 import (
+from scalespaces.nn._causal import CausalLift
+from scalespaces.nn._checkpoint import checkpoint
+from scalespaces.nn._conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
+from scalespaces.nn._graph import GraphConv, GraphLift, GraphPool
+from scalespaces.nn._lift import Lift
+from scalespaces.nn._norm import ScaleBatchNorm, ScaleDropout, synchronize
+from scalespaces.nn._p4 import (
     P4BatchNorm,
     P4Conv2d,
     P4MBatchNorm,
@@ -17,7 +17,7 @@ from scalespaces.nn.p4 import (
     ScaleP4Conv2d,
     ScaleP4MConv2d,
 )
-from scalespaces.nn.pool import (
+from scalespaces.nn._pool import (
     FeaturePyramid,
     GlobalPool,
     Resample,
@@ -26,7 +26,7 @@ from scalespaces.nn.pool import (
     ScaleMaxPool,
     ScalePool,
 )
-from scalespaces.nn.semigroup import SemigroupConv
+from scalespaces.nn._semigroup import SemigroupConv
 
 __all__ = [
     "CausalLift",
@@ -57,5 +57,5 @@ __all__ = [
     "SemigroupConv",
     "checkpoint",
     "init",
-    "synchronise",
+    "synchronize",
 ]

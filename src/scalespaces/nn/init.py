@@ -1,4 +1,4 @@
-"""Initialisations of filters."""
+"""Initializations of filters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 def he_(weight: Tensor) -> Tensor:
-    """He's normal initialisation for ReLU; all levels of a filter count as inputs."""
+    """He's normal initialization for ReLU; all levels of a filter count as inputs."""
     return nn.init.kaiming_normal_(weight, nonlinearity="relu")
 
 
 def paper_(weight: Tensor, dims: int, groups: int = 1, std: float = 1e-2) -> Tensor:
-    r"""The paper's initialisation: centre tap one for paired channels, noise elsewhere.
+    r"""The paper's initialization: center tap one for paired channels, noise elsewhere.
 
     The one stands at the filter's first level, so a layer starts as the identity plus noise. Where the numbers of
     channels differ, output :math:`o` of :math:`O` is paired with the inputs :math:`i` of :math:`I` for which
@@ -37,10 +37,10 @@ def paper_(weight: Tensor, dims: int, groups: int = 1, std: float = 1e-2) -> Ten
     o, i = torch.arange(len(weight))[:, None] % out_channels, torch.arange(in_channels)[None]
     paired = (o * in_channels // out_channels == i) | (i * out_channels // in_channels == o)
     share = paired / paired.sum(1, keepdim=True)
-    centre = tuple((n - 1) // 2 for n in weight.shape[-dims:])
+    center = tuple((n - 1) // 2 for n in weight.shape[-dims:])
     with torch.no_grad():
         nn.init.normal_(weight, std=std)
         taps = weight[:, :, 0] if weight.ndim == dims + 3 else weight
-        taps = taps[(slice(None), slice(None), *centre)]
+        taps = taps[(slice(None), slice(None), *center)]
         taps[paired] = share[paired].to(weight)
     return weight

@@ -1,10 +1,10 @@
 """The mathematics of scale-spaces in NumPy, float64: kernels, scales and semigroups."""
 
+from ._anisotropic import anisotropic_gaussian, gaussian_blur
+from ._causal import causal_delay, causal_kernel, check_causal_base, check_causal_padding
 from ._checks import NUMPY_PADDING, PaddingMode, check_choice, check_integer, check_padding_mode, check_real
-from .anisotropic import anisotropic_gaussian, gaussian_blur
-from .causal import causal_delay, causal_kernel, check_causal_base, check_causal_padding
-from .graphs import adjacency, chebyshev_heat, cotangent_laplacian, graph_laplacian, lumped_mass, spectral_bound
-from .kernels import (
+from ._graphs import adjacency, chebyshev_heat, cotangent_laplacian, graph_laplacian, lumped_mass, spectral_bound
+from ._kernels import (
     KERNELS,
     Alpha,
     Binomial,
@@ -16,7 +16,7 @@ from .kernels import (
     get_kernel,
     sampled_gaussian,
 )
-from .scale import (
+from ._scale import (
     Base,
     blur_covariance,
     blur_variance,
@@ -25,7 +25,7 @@ from .scale import (
     expansion,
     level_variances,
 )
-from .semigroups import ScaleTranslation, act, act_lifted, compose_affine_action
+from ._semigroups import ScaleTranslation, act, act_lifted, compose_affine_action
 
 __all__ = [
     "KERNELS",

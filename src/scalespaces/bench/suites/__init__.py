@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from scalespaces.bench.case import Axis, Case, Settings
-from scalespaces.bench.suites import data, layers, lift, models
+from scalespaces.bench._case import Axis, Case, Settings
+from scalespaces.bench.suites import _data as data
+from scalespaces.bench.suites import _layers as layers
+from scalespaces.bench.suites import _lift as lift
+from scalespaces.bench.suites import _models as models
 
 SUITES: dict[str, Callable[[Settings], Iterator[Case]]] = {
     "layers": layers.cases,

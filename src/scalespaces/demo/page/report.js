@@ -17,7 +17,7 @@
     if (chosen) root.dataset.theme = chosen;
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
     theme.textContent = dark ? "Light" : "Dark";
-    theme.setAttribute("aria-label", `Use ${dark ? "light" : "dark"} colours`);
+    theme.setAttribute("aria-label", `Use ${dark ? "light" : "dark"} colors`);
   };
   theme.addEventListener("click", () => {
     const chosen = theme.textContent.toLowerCase();

@@ -1,0 +1,322 @@
+"""The page: gradio's components, and which of them shows what."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import wraps
+from html import escape
+from importlib import resources
+from typing import Any
+
+from scalespaces._extras import require
+from scalespaces.app import _render as render
+from scalespaces.app._errors import LIFT, NETWORKS, SIDES, equivariance
+from scalespaces.app._explore import MOST_LEVELS, lift_arguments, scale_space
+from scalespaces.app._guard import Guard
+from scalespaces.app._images import Picture, first_picture, read_picture
+from scalespaces.app._predictions import CLOSEST, FARTHEST, Loaded, load_network, over_zooms, predict
+from scalespaces.functional._lift import METHODS
+from scalespaces.theory import KERNELS
+
+_HEADER = """<header class="ss-header"><h1>scalespaces</h1>
+<p>An image at every scale: its levels, what they cost, and how exactly networks on them follow a change of size.</p>
+</header>"""
+_QUESTION = """<p class="ss-note">Downscale the image, or shift its levels: an equivariant network does not tell the two
+apart. The button measures by how much this one does.</p>"""
+_WAITING = '<p class="ss-note">Load a network to see what it makes of the image.</p>'
+_MOST_UPLOADED = 2**28  # bytes: 67 million weights; images may have a quarter of it
+_SESSIONS = 8  # browser tabs whose images and networks are kept, the latest; an older one begins anew
+_UPLOADS = 600  # seconds after which files are deleted, which are read as they come
+_PATIENCE = 60.0  # seconds, for a curve
+_FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
+_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
+
+Handler = Callable[..., dict[Any, Any]]
+log = logging.getLogger("scalespaces.app")
+
+
+def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
+    """The page, a ``gradio.Blocks`` (extra ``app``), with what it shows at first; browser tabs share no state."""
+    gr, picture = _gradio(), picture or first_picture()
+    kept = (_UPLOADS // 2, _UPLOADS)  # how often they are looked at, and how old they grow
+    with gr.Blocks(title="scalespaces", analytics_enabled=False, fill_width=True, delete_cache=kept) as page:
+        shown, network = gr.State(picture), gr.State(loaded)
+        gr.HTML(_HEADER)
+        with gr.Row():
+            with gr.Column(scale=1, min_width=320):
+                _add_image(gr, shown, picture)
+                lift, changes = _add_lift(gr)
+            with gr.Column(scale=3, min_width=320), gr.Tabs():
+                with gr.Tab("Scale-space"):
+                    _add_levels(gr, shown, lift, [page.load, shown.change, *changes])
+                with gr.Tab("Equivariance"):
+                    _add_errors(gr, shown, network, lift)
+                with gr.Tab("Predictions"):
+                    _add_predictions(gr, page, shown, network, loaded)
+    return page
+
+
+def launch(page: Any, host: str, port: int | None) -> str:
+    """Serve the page from a thread of its own, for this machine unless the host says otherwise, and return its address.
+
+    No file leaves the machine, the page asks no other host for anything, and no page of another site may use it.
+    """
+    gr = _gradio()
+    theme = gr.themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO).set(
+        block_title_background_fill="none",
+        block_title_background_fill_dark="none",
+        block_title_text_color="*body_text_color",
+        block_title_text_color_dark="*body_text_color",
+        block_title_padding="0",
+        block_label_background_fill="none",
+        block_label_background_fill_dark="none",
+        block_label_text_color="*body_text_color",
+        block_label_text_color_dark="*body_text_color",
+        block_border_width="1px",
+        checkbox_label_border_width="1px",
+        checkbox_label_border_color="*border_color_primary",
+        body_text_color_subdued="*neutral_500",
+        block_info_text_color="*neutral_500",
+    )
+    address: str
+    _, address, _ = page.queue(api_open=False).launch(
+        server_name=host,
+        server_port=port,
+        share=False,
+        prevent_thread_lock=True,
+        quiet=True,
+        show_error=True,
+        ssr_mode=False,
+        max_file_size=_MOST_UPLOADED,
+        state_session_capacity=_SESSIONS,
+        footer_links=[],
+        run_history=False,
+        enable_monitoring=False,
+        app_kwargs={"middleware": [require("starlette.middleware", "app").Middleware(Guard, host=host)]},
+        theme=theme,
+        css=resources.files("scalespaces.app").joinpath("style.css").read_text(encoding="utf-8"),
+    )
+    return address
+
+
+def _gradio() -> Any:
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when it is imported
+    return require("gradio", "app")
+
+
+def _guarded(gr: Any, status: Any) -> Callable[[Handler], Handler]:
+    """Say what is wrong in a status line and a passing message; all else on the page stays as it was."""
+
+    def wrap(handler: Handler) -> Handler:
+        @wraps(handler)
+        def run(*args: Any) -> dict[Any, Any]:
+            try:
+                return {status: ""} | handler(*args)
+            except (ValueError, OSError, ImportError) as error:
+                message = " ".join(str(error).split())
+            except Exception as error:
+                log.exception("the explorer met an error that it did not expect")
+                message = f"this went wrong, and the terminal says where: {type(error).__name__}: {error}"[:300]
+            gr.Warning(escape(message))
+            return {status: render.status(message, good=False)}
+
+        return run
+
+    return wrap
+
+
+# --- the image and its lift ------------------------------------------------------------------------------------------
+
+
+def _add_image(gr: Any, shown: Any, picture: Picture) -> None:
+    preview = gr.HTML(render.preview(picture), elem_id="preview")
+    status = gr.HTML(elem_id="image-status", elem_classes="ss-line")
+    file = gr.File(label="Your image", height=124, elem_id="image", elem_classes="ss-drop")
+    photograph = gr.Button("Use the photograph", size="sm")
+
+    @_guarded(gr, status)
+    def read(path: str) -> dict[Any, Any]:
+        new = read_picture(path)
+        return {shown: new, preview: render.preview(new)}
+
+    @_guarded(gr, status)
+    def start_again() -> dict[Any, Any]:
+        new = first_picture()
+        return {shown: new, preview: render.preview(new)}
+
+    outputs = [shown, preview, status]
+    # An empty field takes the next file.
+    file.upload(read, file, outputs, **_PRIVATE).then(lambda: None, None, file, show_progress="hidden", **_PRIVATE)
+    photograph.click(start_again, None, outputs, **_PRIVATE)
+
+
+def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
+    """The fields of a lift, in the order of :func:`~scalespaces.app._explore.lift_arguments`, and when they change."""
+    narrow = {"min_width": 130, "max_lines": 1}
+    with gr.Accordion("Lift of the first two tabs", open=True):
+        kernel = gr.Dropdown(
+            [(name.replace("_", " "), name) for name in KERNELS],
+            value="discrete_gaussian",
+            label="Kernel",
+            info="family of blurs; alpha is the Poisson kernel",
+        )
+        with gr.Row():
+            base = gr.Textbox(
+                "2", label="Base", info="dilation from level to level: 2, √2, 3/2 ...", elem_id="base", **narrow
+            )
+            zero_scale = gr.Textbox(
+                "1/4", label="Zero-scale", info="blur of the image itself, a variance", elem_id="zero-scale", **narrow
+            )
+        levels = _slider(gr, (1, MOST_LEVELS, 5, 1), "Levels", "finer ones included", "number")
+        first = _slider(gr, (-3, 0, 0, 1), "First level", "0 is the image itself; below are finer ones", "first")
+        sampling = gr.Radio(
+            ["dense", "oversampled", "pyramid"],
+            value="pyramid",
+            label="Sampling",
+            info="every pixel at every level, or ever coarser grids",
+            elem_id="sampling",
+        )
+        oversampling = gr.Number(
+            2, label="Oversampling", info="samples where a pyramid has one", visible=False, elem_id="oversampling"
+        )
+        method = gr.Radio(
+            list(METHODS),
+            value="cascade",
+            label="Method",
+            info="direct: one blur for each level, as in the paper; cascade: the same step again, exact",
+            elem_id="method",
+        )
+    sampling.change(
+        lambda chosen: gr.update(visible=chosen == "oversampled"),
+        sampling,
+        oversampling,
+        show_progress="hidden",
+        **_PRIVATE,
+    )
+    typed, chosen = [base, zero_scale, oversampling], [kernel, levels, first, sampling, method]
+    changes = [event for field in typed for event in (field.submit, field.blur)]  # not at every letter
+    fields = [kernel, base, zero_scale, levels, first, sampling, oversampling, method]
+    return fields, [*changes, *(field.change for field in chosen)]
+
+
+def _slider(gr: Any, range: tuple[float, float, float, float], label: str, info: str, id: str) -> Any:
+    """A slider whose number goes to the handler as it was typed: what is wrong with it, the handler says better."""
+    low, high, value, step = range
+    slider = gr.Slider(low, high, value, step=step, label=label, info=info, elem_id=id)
+    slider.preprocess = lambda payload: payload
+    return slider
+
+
+_PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # handlers are for the page alone
+
+
+# --- the tabs --------------------------------------------------------------------------------------------------------
+
+
+def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> None:
+    drawn = gr.State({})  # as strings, which are small beside the levels
+    view = gr.Radio(
+        list(render.VIEWS),
+        value=render.EQUAL,
+        label="Draw levels",
+        info="as they lie over the image, or with samples of one size",
+        elem_id="view",
+    )
+    status = gr.HTML(elem_id="space-status", elem_classes="ss-line")
+    levels, cost = gr.HTML(elem_id="levels", min_height=240), gr.HTML(elem_id="cost")
+
+    @_guarded(gr, status)
+    def explore(picture: Picture, view: str, *fields: Any) -> dict[Any, Any]:
+        new, costs = scale_space(picture.image, lift_arguments(*fields))
+        views = render.levels(new)
+        return {drawn: views, levels: views[view], cost: render.cost(costs, new)}
+
+    gr.on(changes, explore, [shown, view, *lift], [drawn, levels, cost, status], trigger_mode="always_last", **_PRIVATE)
+    view.change(lambda drawn, view: drawn.get(view, ""), [drawn, view], levels, **_PRIVATE)
+
+
+def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
+    with gr.Row():
+        which = gr.Dropdown(
+            list(NETWORKS),
+            value=LIFT,
+            label="Network",
+            info="random layers have filters of 2 levels; all but a loaded network have the lift of this page",
+            elem_id="network",
+            scale=2,
+        )
+        side = gr.Dropdown(
+            [(f"{n} pixels", n) for n in SIDES],
+            value=257,
+            label="Side",
+            info="of a square from the middle of the image",
+        )
+    measure = gr.Button("Measure", variant="primary", elem_id="measure")
+    status = gr.HTML(elem_id="error-status", elem_classes="ss-line")
+    errors, tracked = gr.HTML(_QUESTION, elem_id="errors", min_height=140), gr.Progress()
+
+    @_guarded(gr, status)
+    def run(
+        picture: Picture, loaded: Loaded | None, which: str, side: int, progress: Any = tracked, *fields: Any
+    ) -> dict[Any, Any]:
+        def report(done: int, all: int) -> None:
+            progress((done, all), desc="images seen")
+
+        return {
+            errors: render.errors(equivariance(picture.image, lift_arguments(*fields), which, side, loaded, report))
+        }
+
+    measure.click(run, [shown, network, which, side, *lift], [errors, status], show_progress_on=errors, **_PRIVATE)
+
+
+def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loaded | None) -> None:
+    status, tracked = gr.HTML(elem_id="model-status", elem_classes="ss-line"), gr.Progress()
+    with gr.Row():
+        with gr.Column(scale=2, min_width=280):
+            file = gr.File(label="A network, .safetensors", height=124, elem_id="model", elem_classes="ss-drop")
+            seen = gr.HTML(elem_id="seen", elem_classes="ss-line")
+        with gr.Column(scale=3, min_width=280):
+            zoom = _slider(gr, (FARTHEST, CLOSEST, 1, 0.01), "Zoom", "about the center", "zoom")
+            with gr.Row():
+                first, about = loaded.side if loaded else 224, "of the square that the network sees, in pixels"
+                side = gr.Number(first, label="Side", info=about, min_width=130, elem_id="side")
+                fills = [("black", "zeros"), ("mirrored", "reflect")]
+                fill = gr.Radio(fills, value="zeros", label="Outside the image", min_width=130, elem_id="fill")
+            answer = gr.HTML(_WAITING, elem_id="answer")
+    with gr.Row():
+        with gr.Column(scale=2, min_width=280):
+            facts = gr.HTML(render.network(loaded), elem_id="facts")
+        with gr.Column(scale=3, min_width=280):
+            curve = gr.HTML(elem_id="curve")
+
+    @_guarded(gr, status)
+    def load(path: str) -> dict[Any, Any]:
+        new = load_network(path)
+        return {network: new, facts: render.network(new), side: new.side, zoom: 1}
+
+    @_guarded(gr, status)
+    def ask(loaded: Loaded | None, picture: Picture, zoom: Any, side: Any, fill: Any) -> dict[Any, Any]:
+        if loaded is None:
+            return {}
+        new = predict(loaded, picture.image, zoom, side, fill)
+        return {seen: render.seen(new), answer: render.prediction(new, loaded.pixels)}
+
+    @_guarded(gr, status)
+    def sweep(loaded: Loaded | None, picture: Picture, side: Any, fill: Any, progress: Any = tracked) -> dict[Any, Any]:
+        def report(done: int, all: int) -> None:
+            progress((done, all), desc="zooms")
+
+        if loaded is None:
+            return {}
+        lines = over_zooms(loaded, picture.image, side, fill, report=report, patience=_PATIENCE)
+        return {curve: render.curve(lines)}
+
+    changes = [page.load, network.change, shown.change, side.submit, side.blur, fill.change]
+    last: dict[str, Any] = {"trigger_mode": "always_last", **_PRIVATE}
+    file.upload(load, file, [network, facts, side, zoom, status], **_PRIVATE).then(
+        lambda: None, None, file, show_progress="hidden", **_PRIVATE
+    )
+    gr.on([*changes, zoom.change], ask, [network, shown, zoom, side, fill], [seen, answer, status], **last)
+    gr.on(changes, sweep, [network, shown, side, fill], [curve, status], **last)

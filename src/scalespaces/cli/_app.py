@@ -1,0 +1,89 @@
+"""``scalespaces app``: the explorer, a page on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from typing import Any, NoReturn
+
+from scalespaces.cli._arguments import Help
+
+FIRST_PORT, PORTS = 7860, 100
+
+
+def add(commands: Any) -> None:
+    """Add the parser."""
+    parser = commands.add_parser(
+        "app",
+        help="explore scale-spaces, equivariance and predictions on a local page",
+        description="Open a page in the browser that shows the scale-space of an image of yours under any lift and "
+        "what it costs, the equivariance errors of networks on it, and what a saved network predicts while the image "
+        "is zoomed. The page is served by this machine, to this machine; nothing is sent anywhere. Ctrl-C ends it.",
+        epilog="example: scalespaces app --model model.safetensors --image street.jpg",
+        formatter_class=Help,
+    )
+    parser.set_defaults(run=_run)
+    add = parser.add_argument
+    add("--model", metavar="FILE", help="network to begin with, .safetensors, as scalespaces.models.save writes it")
+    add("--image", metavar="FILE", help="image to begin with (default: a photograph that comes with the package)")
+    add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
+    add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is for this machine alone")
+    add("--no-browser", action="store_true", help="print the address, and open no browser")
+
+
+def _port(text: str) -> int:
+    if not text.strip().isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 65535, got {text!r}")
+    return int(text)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from scalespaces.app._images import read_picture
+    from scalespaces.app._page import build, launch
+    from scalespaces.app._predictions import load_network
+
+    port = _free_port(args.host, args.port)
+    picture = None if args.image is None else read_picture(args.image)
+    loaded = None if args.model is None else load_network(args.model)
+    page = build(picture, loaded)
+    for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):  # Windows has no SIGHUP
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
+    try:
+        address = launch(page, args.host, port)
+        print(f"scalespaces is at {address} (Ctrl-C ends it)", flush=True)
+        if args.host not in ("127.0.0.1", "localhost", "::1"):
+            print("note: whoever can reach this machine can use the page", file=sys.stderr, flush=True)
+        if not args.no_browser:
+            webbrowser.open(address)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print("\nended", flush=True)
+    finally:
+        page.close(verbose=False)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """End as Ctrl-C does, so that uploads are deleted."""
+    signal.signal(number, signal.SIG_IGN)  # a terminal that closes may say so twice
+    raise KeyboardInterrupt
+
+
+def _free_port(host: str, port: int | None) -> int:
+    """The port, if it is free, or the first free one."""
+    reason = ""
+    for candidate in range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]:
+        try:
+            family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+                probe.bind((host, candidate))
+                return candidate
+        except OSError as error:
+            reason = error.strerror
+    ports = f"port {port}" if port is not None else f"any port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}"
+    raise ValueError(f"cannot serve at {host}, {ports}: {reason}; name another with --port, or leave it and --host out")

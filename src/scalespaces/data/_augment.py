@@ -1,0 +1,142 @@
+"""Augmentation of the paper for PCam: on batches, on their device, keyed by (seed, epoch, sample)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalespaces.data._keys import keyed_generator
+from scalespaces.data._pixels import to_unit
+
+
+@dataclass(frozen=True)
+class PCamAugment:
+    r"""The paper's augmentation of patches: flips, rotations, jitter and color, after Liu et al. (2017).
+
+    Rotations are by quarter turns, which with flips are the eight symmetries of the square; jitter moves a patch by
+    whole pixels, with reflection at its borders. So every pixel stays one of the patch's. Colors change as with
+    TensorFlow's ``random_*`` functions, in the order of the list; values are kept in [0, 1] after each. What a sample
+    gets is a function of the seed, the epoch and its index alone.
+
+    Args:
+        seed: of the experiment.
+        jitter: up to this many pixels, along each axis.
+        brightness: :math:`x + b`, :math:`|b|` up to this.
+        saturation: :math:`\times (1 + s)` in HSV, :math:`|s|` up to this.
+        hue: turn of the colors, as a part of the circle, up to this.
+        contrast: :math:`m + (1 + c)(x - m)` around each channel's mean :math:`m`, :math:`|c|` up to this.
+
+    Call it with images, their indices in the dataset (best on the CPU, where the numbers are drawn) and the epoch.
+
+    Shape:
+        - images: :math:`(B, 3, N, N)`, uint8 or floating point in [0, 1]
+        - Output: the same, floating point in [0, 1]
+
+    Example:
+        >>> augment = PCamAugment(seed=1)
+        >>> augment(torch.zeros(2, 3, 96, 96, dtype=torch.uint8), indices=[17, 4], epoch=3).shape
+        torch.Size([2, 3, 96, 96])
+    """
+
+    seed: int = 0
+    jitter: int = 8
+    brightness: float = 64 / 255
+    saturation: float = 0.25
+    hue: float = 0.04
+    contrast: float = 0.75
+
+    def __call__(self, images: Tensor, indices: Tensor | Sequence[int], epoch: int) -> Tensor:
+        """Augment a batch, whose samples have these indices in their dataset."""
+        if len(indices) != len(images):
+            raise ValueError(f"one index for each of {len(images)} images is needed, got {len(indices)}")
+        places, colors = self.draw(indices, epoch)
+        moved = to_unit(move(images, places.to(images.device, non_blocking=True)))
+        return recolor(moved, *colors.to(moved, non_blocking=True).unbind(1))
+
+    def draw(self, indices: Tensor | Sequence[int], epoch: int) -> tuple[Tensor, Tensor]:
+        """What each sample gets in an epoch, on the CPU.
+
+        Returns:
+            ``(B, 4)`` integers: quarter turns, flip, rows and columns to move by; and ``(B, 4)`` floats: brightness,
+            saturation, hue and contrast.
+        """
+        deltas = np.array([self.brightness, self.saturation, self.hue, self.contrast])
+        places, colors = np.empty((len(indices), 4), np.int64), np.empty((len(indices), 4))
+        for row, index in enumerate(indices.tolist() if isinstance(indices, Tensor) else indices):
+            generator = keyed_generator(self.seed, epoch, index)
+            places[row, :2] = generator.integers([4, 2])
+            places[row, 2:] = generator.integers(-self.jitter, self.jitter + 1, 2)
+            colors[row] = generator.uniform(-deltas, deltas)
+        return torch.from_numpy(places), torch.from_numpy(colors)
+
+
+def move(images: Tensor, places: Tensor) -> Tensor:
+    """Move, turn and flip each image of a batch: whole pixels, reflection at the borders.
+
+    Args:
+        images: ``(B, C, N, N)``.
+        places: ``(B, 4)``: counter-clockwise quarter turns, whether to flip left to right after them, and rows and
+            columns to move the content down and right by, before them.
+    """
+    side = images.shape[-1]
+    if images.shape[-2] != side:
+        raise ValueError(f"quarter turns need square images, got {images.shape[-1]} x {images.shape[-2]}")
+    turns, flip, down, right = (column[:, None] for column in places.unbind(1))
+    row = torch.arange(side, device=images.device)[None]
+    column = torch.where(flip == 1, side - 1 - row, row)
+
+    def source(along: Tensor, mirrored: Tensor, shift: Tensor) -> Tensor:
+        return _reflect(torch.where(mirrored, side - 1 - along, along) - shift, side)
+
+    # The pixel at (r, c) comes from (r, c), (c, -r), (-r, -c) or (-c, r), for 0 to 3 quarter turns: the row it comes
+    # from is a function of one of the two, the column of the other, and the index in the plane a sum.
+    upside, sideways, turned = turns >= 2, (turns == 1) | (turns == 2), turns % 2 == 1
+    of_row = torch.where(turned, source(row, sideways, right), side * source(row, upside, down))
+    of_column = torch.where(turned, side * source(column, upside, down), source(column, sideways, right))
+    index = (of_row[:, :, None] + of_column[:, None]).flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, index).view(images.shape)
+
+
+def _reflect(index: Tensor, side: int) -> Tensor:
+    last = max(side - 1, 1)
+    return (last - (last - index.remainder(2 * last)).abs()).clamp(max=side - 1)
+
+
+def recolor(images: Tensor, brightness: Tensor, saturation: Tensor, hue: Tensor, contrast: Tensor) -> Tensor:
+    r"""Change the colors of each image of a batch; zeros change nothing.
+
+    Saturation and hue change in HSV, but without a detour: with the value :math:`V` (the largest of the three), the
+    chroma :math:`C` (less the smallest) and the hue :math:`h` in sixths of the circle, a channel is
+
+    .. math:: V - C \, \big[2 - |(h + n) \bmod 6 - 2|\big]_0^1, \qquad n = 5, 3, 1 \text{ for red, green, blue}
+
+    The saturation is :math:`C / V`, at most 1: to multiply it is to multiply :math:`C`, up to :math:`V`.
+
+    Args:
+        images: ``(B, 3, H, W)`` in [0, 1].
+        brightness: ``(B,)``, what is added.
+        saturation: ``(B,)``, by how much more than 1 the saturation is multiplied.
+        hue: ``(B,)``, turn, in parts of the circle.
+        contrast: ``(B,)``, by how much more than 1 differences from the channel's mean are multiplied.
+    """
+    brightness, saturation, hue, contrast = (
+        column[:, None, None, None] for column in (brightness, saturation, hue, contrast)
+    )
+    images = (images + brightness).clamp_(0, 1)
+    red, green, blue = images.split(1, 1)
+    value = images.amax(1, keepdim=True)
+    chroma = value - images.amin(1, keepdim=True)
+    # The hue times the chroma, from the channel that is the largest.
+    sixths = torch.where(value == green, (blue - red).add_(chroma, alpha=2), (red - green).add_(chroma, alpha=4))
+    sixths = torch.where(value == red, green - blue, sixths)
+    sixths = sixths.div_(chroma.clamp(min=torch.finfo(images.dtype).tiny)).add_(6 * hue)  # greys have no hue
+    chroma = torch.minimum(chroma.mul_((1 + saturation).clamp(min=0)), value)
+    shifts = torch.arange(5, 0, -2, device=images.device)[:, None, None]
+    images = (sixths + shifts).remainder_(6).sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
+    images = images.mul_(chroma).neg_().add_(value)
+    mean = images.mean((-2, -1), keepdim=True)  # each channel's, as TensorFlow does
+    return images.sub_(mean).mul_(1 + contrast).add_(mean).clamp_(0, 1)

@@ -1,0 +1,99 @@
+"""Cityscapes: the official tree of street scenes and their annotations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from scalespaces.data._folders import MaskFolders, OnError, image_files
+from scalespaces.data._keys import check_labels
+from scalespaces.data._pixels import sides
+
+SPLITS = ("train", "val", "test")
+CLASSES = {  # of the benchmark, in their order: the number in labelIds files
+    "road": 7,
+    "sidewalk": 8,
+    "building": 11,
+    "wall": 12,
+    "fence": 13,
+    "pole": 17,
+    "traffic light": 19,
+    "traffic sign": 20,
+    "vegetation": 21,
+    "terrain": 22,
+    "sky": 23,
+    "person": 24,
+    "rider": 25,
+    "car": 26,
+    "truck": 27,
+    "bus": 28,
+    "train": 31,
+    "motorcycle": 32,
+    "bicycle": 33,
+}
+IGNORED = 255
+NUM_IDS = 34
+"""The numbers in labelIds files are 0 to 33."""
+
+
+def train_ids() -> Tensor:
+    """The table from the numbers in labelIds files to the 19 classes, 255 for the rest.
+
+    Example:
+        >>> train_ids()[[7, 33, 0]]
+        tensor([  0,  18, 255])
+    """
+    table = torch.full((NUM_IDS,), IGNORED)
+    table[list(CLASSES.values())] = torch.arange(len(CLASSES))
+    return table
+
+
+class Cityscapes(MaskFolders):
+    """A split of Cityscapes: ``leftImg8bit/{split}/{city}/*_leftImg8bit.png`` and ``gtFine/.../*_gtFine_labelIds.png``.
+
+    Args:
+        root: the folder that holds ``leftImg8bit`` and ``gtFine``.
+        split: ``"train"``, ``"val"`` or ``"test"`` (whose annotations are blank).
+        crop: side or ``(height, width)`` of random crops, 992 in the paper; whole images when left out.
+        flip: mirror half of the images left to right.
+        seed: of crops and flips.
+        on_error: ``"raise"``, or ``"skip"`` to leave out, counted, images without annotation and what is wrong.
+
+    Shape:
+        - Samples: image :math:`(3, H, W)` uint8, mask :math:`(H, W)` int64: the 19 classes, 255 ignored
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        crop: int | tuple[int, int] | None = None,
+        flip: bool = False,
+        seed: int = 0,
+        on_error: OnError = "raise",
+    ) -> None:
+        if split not in SPLITS:
+            raise ValueError(f"split is one of {', '.join(SPLITS)}, got {split!r}")
+        self.crop, self.flip, self.deep = sides(crop, "crop"), flip, False
+        self.num_classes, self.ignore_index, self._table = len(CLASSES), IGNORED, train_ids()
+        images, masks = Path(root) / "leftImg8bit" / split, Path(root) / "gtFine" / split
+        samples, problems = [], {}
+        for image in image_files(images):
+            name, found, _ = image.name.partition("_leftImg8bit.png")
+            mask = masks / image.parent.name / f"{name}_gtFine_labelIds.png"
+            if not found:
+                problems[str(image)] = "is not called *_leftImg8bit.png"
+            elif not mask.is_file():
+                problems[str(image)] = f"has no annotation: no file {str(mask)!r}"
+            else:
+                samples.append((image, mask))
+        super(MaskFolders, self).__init__(images, samples, problems, on_error, seed)
+
+    def classes_of(self, mask: Tensor, file: Path) -> Tensor:
+        """The 19 classes; numbers of no label are refused, rather than ignored."""
+        if int(mask.max()) >= NUM_IDS:
+            check_labels(mask.numpy(), NUM_IDS, f"numbers in {str(file)!r}")
+        return self._table[mask]

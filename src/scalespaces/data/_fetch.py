@@ -1,0 +1,170 @@
+"""Downloads with checksums, which go on where they stopped."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from scalespaces._extras import require
+from scalespaces._files import prepare, replacing
+from scalespaces.data._progress import Progress
+
+_BLOCK = 2**18
+_TIMEOUT = 30
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A dataset that can be downloaded: its files' MD5 checksums, and where they are, the first place first."""
+
+    about: str
+    urls: tuple[str, ...]
+    files: dict[str, str] = field(repr=False)
+    unpack: bool = False
+
+
+REMOTES = {
+    "mnist": Remote(
+        "70,000 handwritten digits of 28 x 28 pixels (IDX, 11 MB)",
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "fashion-mnist": Remote(
+        "70,000 pieces of clothing of 28 x 28 pixels (IDX, 30 MB)",
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    # The authors' page has the checksums of valid and test the wrong way round; these go with the files' names.
+    "pcam": Remote(
+        "PatchCamelyon, 327,680 patches of 96 x 96 pixels (HDF5, 7.7 GB to download, 9.1 GB unpacked)",
+        ("https://zenodo.org/records/2546921/files/",),
+        {
+            "camelyonpatch_level_2_split_train_x.h5.gz": "1571f514728f59376b705fc836ff4b63",
+            "camelyonpatch_level_2_split_train_y.h5.gz": "35c2d7259d906cfc8143347bb8e05be7",
+            "camelyonpatch_level_2_split_valid_x.h5.gz": "d5b63470df7cfa627aeec8b9dc0c066e",
+            "camelyonpatch_level_2_split_valid_y.h5.gz": "2b85f58b927af9964a4c15b8f7e8f179",
+            "camelyonpatch_level_2_split_test_x.h5.gz": "d8c2d60d490dbd479f8199bdfa0cf6ec",
+            "camelyonpatch_level_2_split_test_y.h5.gz": "60a7035772fbdb7f34eb86d4420cf66a",
+        },
+        unpack=True,
+    ),
+}
+BY_HAND = {
+    "cityscapes": "Cityscapes can be downloaded after a registration: register at "
+    "https://www.cityscapes-dataset.com, download leftImg8bit_trainvaltest.zip (11 GB) and "
+    "gtFine_trainvaltest.zip (241 MB), and unzip both in one folder"
+}
+
+
+def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bool = False) -> list[Path]:
+    """Download a dataset; what is there already stays, and what was begun goes on.
+
+    A file appears under its name when it is whole and its checksum is right. Until then it is called ``*.part``.
+
+    Args:
+        name: ``"mnist"``, ``"fashion-mnist"`` or ``"pcam"``.
+        folder: where the files go.
+        mirror: address of another folder with the same files.
+        force: replace files that are there with another checksum, and download unpacked ones again.
+
+    Returns:
+        The paths of the files.
+    """
+    if name in BY_HAND:
+        raise ValueError(BY_HAND[name])
+    if name not in REMOTES:
+        raise ValueError(f"no dataset is called {name!r}; there are {', '.join([*REMOTES, *BY_HAND])}")
+    remote, folder = REMOTES[name], Path(folder)
+    urls = remote.urls if mirror is None else (mirror.rstrip("/") + "/",)
+    return [_fetch_file(urls, folder / file, md5, remote.unpack, force) for file, md5 in remote.files.items()]
+
+
+def _fetch_file(urls: tuple[str, ...], path: Path, md5: str, unpack: bool, force: bool) -> Path:
+    final = path.with_suffix("") if unpack else path
+    if final.exists() and not force:
+        if not unpack and _md5(final) != md5:
+            raise FileExistsError(f"{str(final)!r} exists, with another checksum; move it or use force to replace it")
+        return final  # unpacked files are in place only if the checksum was right
+    if not (path.exists() and _md5(path) == md5):
+        _download(urls, prepare(path), md5)
+    if unpack:
+        _unpack(path, final)
+        path.unlink()
+    return final
+
+
+def _download(urls: tuple[str, ...], path: Path, md5: str) -> None:
+    pooch, requests, urllib3 = (require(name, "train") for name in ("pooch", "requests", "urllib3"))
+    pooch.get_logger().setLevel("WARNING")
+    failures = []
+    for base in urls:
+        url = urljoin(base, path.name)
+        try:
+            pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=_Resuming(path))
+            return
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            response = getattr(error, "response", None)
+            reason = error if response is None else f"the server says {response.status_code} {response.reason}"
+            failures.append(f"{url}: {reason}")
+        except ValueError as error:
+            if "hash" not in str(error):
+                raise
+            failures.append(f"{url}: its checksum is wrong, so what was downloaded is gone")
+    raise OSError(f"cannot download {path.name}; {'; '.join(failures)}; run it again to go on where it stopped")
+
+
+class _Resuming:
+    """A downloader for pooch that collects a file in ``*.part`` over as many attempts as it takes."""
+
+    def __init__(self, path: Path) -> None:
+        self.part = path.with_name(path.name + ".part")
+
+    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
+        requests = require("requests", "train")
+        have = self.part.stat().st_size if self.part.exists() else 0
+        # Compressed files as they are, not unpacked on the way.
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+            if response.status_code == 416:  # nothing is left after what is here; the checksum tells if it is all
+                os.replace(self.part, output_file)
+                return
+            response.raise_for_status()
+            resumed = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            if response.status_code != 206 or not resumed:
+                have = 0  # the server begins anew
+            length = response.headers.get("Content-Length")
+            total = None if length is None else have + int(length)
+            with self.part.open("ab" if have else "wb") as out, Progress(url, total, " MB", 1e6) as line:
+                line.add(have)
+                for block in response.raw.stream(_BLOCK, decode_content=False):
+                    out.write(block)
+                    line.add(len(block))
+        os.replace(self.part, output_file)
+
+
+def _unpack(path: Path, final: Path) -> None:
+    try:
+        with gzip.open(path) as packed, replacing(final) as draft, draft.open("wb") as out:
+            shutil.copyfileobj(packed, out, _BLOCK)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error}") from error
+
+
+def _md5(path: Path) -> str:
+    return require("pooch", "train").file_hash(str(path), alg="md5")

@@ -1,0 +1,84 @@
+"""IDX files, the format of MNIST: arrays behind a header of their type and sizes."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from scalespaces._files import replacing
+from scalespaces.data._keys import ArrayImages
+
+TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_GZIP = b"\x1f\x8b"
+
+
+def read_idx(file: str | Path) -> np.ndarray:
+    """Read an IDX file, plain or compressed with gzip."""
+    file = Path(file)
+    data = file.read_bytes()
+    if data.startswith(_GZIP):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{str(file)!r} is damaged: {error}") from error
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES or len(data) < 4 + 4 * data[3]:
+        raise ValueError(f"{str(file)!r} is no IDX file: it begins with {data[:4]!r}")
+    shape, dtype = struct.unpack_from(f">{data[3]}I", data, 4), np.dtype(TYPES[data[2]])
+    start = 4 + 4 * data[3]
+    expected = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if len(data) - start != expected:
+        sizes = " x ".join(map(str, shape))
+        raise ValueError(f"{str(file)!r} should have {expected} bytes of data, for {sizes}, has {len(data) - start}")
+    return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def write_idx(file: str | Path, array: np.ndarray) -> None:
+    """Write an IDX file; compressed if its name ends in ``.gz``, and then always to the same bytes."""
+    codes = {np.dtype(dtype).newbyteorder("="): code for code, dtype in TYPES.items()}
+    if array.dtype not in codes:
+        raise ValueError(f"an IDX file holds one of {', '.join(map(str, codes))}, got {array.dtype}")
+    code = codes[array.dtype]
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
+    data = header + array.astype(TYPES[code]).tobytes()
+    with replacing(file) as draft:
+        draft.write_bytes(gzip.compress(data, 6, mtime=0) if str(file).endswith(".gz") else data)
+
+
+def read_idx_images(folder: str | Path, split: str = "train", num_classes: int = 10) -> ArrayImages:
+    """Images and labels of MNIST, Fashion-MNIST, or the sets that ``scalespaces data make`` writes.
+
+    Args:
+        folder: holds ``{split}-images-idx3-ubyte`` and ``{split}-labels-idx1-ubyte``, plain or with ``.gz``; scales
+            are read from ``{split}-scales-idx1-float`` where there is one.
+        split: the first part of the names; ``"test"`` finds MNIST's ``t10k``, too.
+        num_classes: labels must be below.
+
+    Shape:
+        - Samples: image :math:`(1, H, W)` uint8, label int64
+    """
+    folder = Path(folder)
+    images, labels = (_find(folder, split, part) for part in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    scales = _candidates(folder, split, "scales-idx1-float")
+    try:
+        return ArrayImages(read_idx(images), read_idx(labels), num_classes, read_idx(scales[0]) if scales else None)
+    except ValueError as error:
+        raise ValueError(f"{split} in {str(folder)!r}: {error}") from error
+
+
+def _find(folder: Path, split: str, part: str) -> Path:
+    found = _candidates(folder, split, part)
+    if not found:
+        raise FileNotFoundError(
+            f"no file {split}-{part} or {split}-{part}.gz in {str(folder)!r}; `scalespaces data fetch` downloads MNIST"
+        )
+    return found[0]
+
+
+def _candidates(folder: Path, split: str, part: str) -> list[Path]:
+    names = [split, "t10k"] if split == "test" else [split]
+    files = [folder / f"{name}-{part}{suffix}" for name in names for suffix in ("", ".gz")]
+    return [file for file in files if file.is_file()]

@@ -1,0 +1,206 @@
+"""Where the axes of space go when a tensor is permuted, reshaped, indexed or reduced.
+
+A rule takes the axes of space, the shapes of the levels before and after, and the call; it returns where each axis has
+gone, or None for an axis that is no more. What it cannot follow it refuses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from scalespaces.functional._perlevel import PerLevel
+from scalespaces.functional._strict import is_strict
+
+Shapes = Sequence[Sequence[Any]]
+Places = tuple[int | None, ...]
+Rule = Callable[[tuple[int, ...], Shapes, Shapes, tuple, dict], Places]
+
+
+def _ints(value: Any) -> list[int] | None:
+    if isinstance(value, int):
+        return [value]
+    return list(value) if isinstance(value, list | tuple) and all(isinstance(v, int) for v in value) else None
+
+
+def _argument(args: tuple, kwargs: dict, place: int, *names: str) -> Any:
+    for name in names:
+        if name in kwargs:
+            return kwargs[name]
+    return args[place] if len(args) > place else None
+
+
+def _wrap(dims: Sequence[int], ndim: int) -> list[int]:
+    return [d % ndim for d in dims]
+
+
+# --- moving axes -----------------------------------------------------------------------------------------------------
+
+
+def _permuted(axes: tuple[int, ...], order: Sequence[int]) -> Places:
+    return tuple(list(order).index(a) for a in axes)
+
+
+def _permute(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    dims = _ints(_argument(args, kwargs, 1, "dims")) or []
+    return _permuted(axes, _wrap(dims if len(dims) == len(old[0]) else args[1:], len(old[0])))
+
+
+def _transpose(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    ndim = len(old[0])
+    a = _argument(args, kwargs, 1, "dim0", "axis0")
+    b = _argument(args, kwargs, 2, "dim1", "axis1")
+    a, b = (0, 1) if a is None else _wrap([a, b], ndim)  # x.t()
+    order = list(range(ndim))
+    order[a], order[b] = order[b], order[a]
+    return _permuted(axes, order)
+
+
+def _movedim(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    ndim = len(old[0])
+    source = _wrap(_ints(_argument(args, kwargs, 1, "source")) or [], ndim)
+    target = _wrap(_ints(_argument(args, kwargs, 2, "destination")) or [], ndim)
+    order = [d for d in range(ndim) if d not in source]
+    for place, d in sorted(zip(target, source, strict=True)):
+        order.insert(place, d)
+    return _permuted(axes, order)
+
+
+# --- reshaping -------------------------------------------------------------------------------------------------------
+
+
+def _reshape(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    """An axis survives where as many elements stand before it, at every level."""
+    places: list[int | None] = []
+    start = 0
+    for a in axes:
+        found = next((b for b in range(start, len(new[0])) if _survives(a, b, old, new)), None)
+        if found is None and any(shape[a] != 1 for shape in old):
+            return _merged(axes, old, new)
+        places.append(found)
+        start = start if found is None else found + 1
+    return tuple(places)
+
+
+def _survives(a: int, b: int, old: Shapes, new: Shapes) -> bool:
+    return all(
+        n[b] == o[a] and (n[:b] == o[:a] or math.prod(n[:b]) == math.prod(o[:a])) for o, n in zip(old, new, strict=True)
+    )
+
+
+def _merged(axes: tuple[int, ...], old: Shapes, new: Shapes) -> Places:
+    """Space may be flattened together with the channels, as in front of a linear layer, but not by itself."""
+    if not is_strict() and all(
+        n[0] == o[0] and all(size == 1 for size in n[2:]) for o, n in zip(old, new, strict=True)
+    ):
+        return (None,) * len(axes)
+    raise ValueError(
+        f"axes of space of shapes {list(map(tuple, old))} are merged or split into {list(map(tuple, new))}, whose "
+        "samples lie on no grid (attention over a flattened map has positions of one size, and so has a linear layer); "
+        "pool space first, as adaptive pooling does"
+    )
+
+
+# --- removing and adding axes ----------------------------------------------------------------------------------------
+
+
+def _without(axes: tuple[int, ...], gone: Sequence[int]) -> Places:
+    return tuple(None if a in gone else a - sum(d < a for d in gone) for a in axes)
+
+
+def _reduce(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict, place: int = 1) -> Places:
+    dims = _ints(_argument(args, kwargs, place, "dim", "axis"))
+    if dims is None or len(new[0]) == 0:
+        return (None,) * len(axes)
+    return _without(axes, _wrap(dims, len(old[0])))
+
+
+def _norm(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    return _reduce(axes, old, new, args, kwargs, 2)
+
+
+def _select(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    (dim,) = _wrap([_argument(args, kwargs, 1, "dim", "axis") or 0], len(old[0]))
+    if dim in axes and any(shape[dim] != 1 for shape in old):
+        raise ValueError(f"samples of space are picked one by one (axis {dim}); work on x.levels")
+    return _without(axes, [dim])
+
+
+def _stack(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    (dim,) = _wrap([_argument(args, kwargs, 1, "dim", "axis") or 0], len(new[0]))
+    return tuple(a + (a >= dim) for a in axes)
+
+
+def index_axes(axes: tuple[int, ...], old: Shapes, index: Any) -> Places:
+    """The rule of ``x[index]``."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    named = sum(item is not None and item is not Ellipsis for item in items)
+    fill = [slice(None)] * (len(old[0]) - named)
+    if not any(item is Ellipsis for item in items):
+        items.append(Ellipsis)
+    at = next(i for i, item in enumerate(items) if item is Ellipsis)
+    items[at : at + 1] = fill
+    advanced = [item for item in items if isinstance(item, list | Tensor)]
+    if len(advanced) > 1 or any(isinstance(item, Tensor) and item.ndim != 1 for item in advanced):
+        raise ValueError("an index of several lists or tensors has no place for the axes of space; work on x.levels")
+    places: dict[int, int | None] = {}
+    source = target = 0
+    for item in items:
+        if item is None:
+            target += 1
+            continue
+        if source in axes and not _keeps(item, [shape[source] for shape in old]):
+            raise ValueError(
+                f"the index {item!r} takes samples of space (axis {source}) one by one, in a way the geometry cannot "
+                "follow; strides and crops of a scale-space are those of convolutions, poolings and F.pad"
+            )
+        if source == 0 and isinstance(item, int):
+            raise ValueError("x[0] is one image of the batch, in a way the geometry cannot follow; levels: x.levels[0]")
+        dropped = isinstance(item, int)
+        places[source] = None if dropped else target
+        source, target = source + 1, target + (not dropped)
+    return tuple(places[a] for a in axes)
+
+
+def _keeps(item: Any, sizes: list) -> bool:
+    """Whether the index leaves the first sample where it is: everything, or a crop at the end."""
+    if isinstance(item, slice):
+        start_stays = item.start is None or (isinstance(item.start, int) and item.start == 0)
+        step_stays = item.step is None or item.step == 1
+        stop_stays = item.stop is None or isinstance(item.stop, PerLevel) or item.stop > 0
+        return start_stays and step_stays and stop_stays
+    return isinstance(item, int) and all(size == 1 for size in sizes)
+
+
+def _getitem(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    return index_axes(axes, old, args[1])
+
+
+_REDUCTIONS = (
+    "mean sum nanmean nansum prod amax amin max min argmax argmin var std var_mean std_mean logsumexp any all median "
+    "nanmedian mode count_nonzero aminmax"
+)
+
+RULES: dict[str, Rule] = {
+    "permute": _permute,
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "t"), _transpose),
+    **dict.fromkeys(("movedim", "moveaxis"), _movedim),
+    **dict.fromkeys(
+        ("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"), _reshape
+    ),
+    **dict.fromkeys(("select", "unbind"), _select),
+    "stack": _stack,
+    "__getitem__": _getitem,
+}
+"""Rules of functions that move axes whatever comes out."""
+
+REDUCTIONS: dict[str, Rule] = {**dict.fromkeys(_REDUCTIONS.split(), _reduce), "norm": _norm, "quantile": _norm}
+"""Rules of functions that drop axes, if fewer come out."""
+
+
+def is_mergeable(old: Shapes, axes: tuple[int, ...]) -> bool:
+    """Whether no axis of space has more than one sample, so that nothing is lost when they go."""
+    return all(shape[a] == 1 for shape in old for a in axes)

@@ -1,0 +1,283 @@
+r"""A filter on a level read off a coarser grid, without the finer copy: one transposed convolution.
+
+Linear interpolation onto a grid :math:`q` times finer is a transposed convolution with the hat of width :math:`2 q`,
+and the filter that follows is a convolution: the two fold into one transposed convolution of the coarse level. Per
+axis, three taps and the hat of :math:`q = 2` make five, and each coarse sample meets :math:`5^2 = 25` taps in place of
+the :math:`4 \cdot 3^2 = 36` that its four finer copies would.
+
+At the borders two things are left to do. Interpolation repeats the coarse samples at the ends, so they are repeated
+before. And the filter sees zeros outside the finer grid, where the repeated samples reach: what they add to the first
+and last samples along each axis is taken off again.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalespaces.functional._grid import CONV, as_integer, full_precision, sample
+
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One axis of the coarse level: how it is padded, and the taps that a filter becomes.
+
+    Args:
+        finer: samples of the finer grid for each coarse one.
+        offset: where the finer grid's first sample lies, in coarse samples.
+        size: samples of the finer grid.
+        samples: coarse samples.
+        taps: of the filter: 3 padded by one, or 1.
+    """
+
+    finer: int
+    offset: float
+    size: int
+    samples: int
+    taps: int
+
+    @property
+    def reach(self) -> int:
+        """Taps of the filter on each side."""
+        return self.taps // 2
+
+    @property
+    def before(self) -> int:
+        """Coarse samples to repeat in front."""
+        return -math.floor(self.offset - self.reach / self.finer + 1e-9)
+
+    @property
+    def after(self) -> int:
+        """Coarse samples to repeat behind."""
+        return math.ceil(self.offset + (self.size - 1 + self.reach) / self.finer - 1e-9) - (self.samples - 1)
+
+    @property
+    def ends_repeat(self) -> bool:
+        """Whether all that lies outside the finer grid, within reach, repeats a coarse sample at an end."""
+        first, last = -self.reach / self.finer, (self.size - 1 + self.reach) / self.finer
+        fits = self.samples > 1 and self.size > 1 and self.before >= 0 and self.after >= 0
+        return fits and (self.reach == 0 or (self.offset + first <= 0 and self.offset + last >= self.samples - 1))
+
+    def _span(self) -> tuple[float, int, int]:
+        # Output z meets padded sample i through tap t = z - q i + padding, worth the hat at t - padding + start + y.
+        start = self.finer * (self.before + self.offset) - self.reach
+        low = math.floor(-self.finer - start - (self.taps - 1) + 1e-9) + 1
+        high = math.ceil(self.finer - start - 1e-9) - 1
+        return start, low, high
+
+    @property
+    def padding(self) -> int:
+        """Of the transposed convolution, on both sides."""
+        return -self._span()[1]
+
+    @property
+    def more(self) -> int:
+        """Samples that the transposed convolution is to give beyond its own last one."""
+        padded = self.before + self.samples + self.after
+        return max(self.size - ((padded - 1) * self.finer - 2 * self.padding + self.length), 0)
+
+    @property
+    def length(self) -> int:
+        """Taps of the transposed convolution."""
+        _, low, high = self._span()
+        return high - low + 1
+
+    def matrix(self, device: torch.device | None = None) -> Tensor:
+        """The taps of the transposed convolution, in those of the filter; made where they are used, not copied."""
+        start, low, high = self._span()
+        real = torch.float32 if device is not None and device.type == "mps" else torch.float64
+        t = torch.arange(low, high + 1, device=device, dtype=real)[:, None] + start
+        y = torch.arange(self.taps, device=device, dtype=real)
+        return (1 - (t + y).abs() / self.finer).clip(min=0)
+
+
+def fold_axis(ratio: float, offset: float, size: int, samples: int, taps: int, padding: tuple[int, int]) -> Fold | None:
+    """How a filter of so many taps folds with interpolation at ``offset + ratio * i``; None if it does not."""
+    finer = as_integer(1 / ratio)
+    if not (finer and finer > 1 and taps in (1, 3) and padding == (taps // 2, taps // 2)):
+        return None
+    if not (isinstance(size, int) and isinstance(samples, int)):  # symbolic, in torch.export
+        return None
+    fold = Fold(finer, offset, size, samples, taps)
+    return fold if fold.ends_repeat else None
+
+
+def upsampled_conv(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
+    """Correlate a coarse level, interpolated linearly on a finer grid and zero outside, with a filter.
+
+    Args:
+        f: the coarse level ``(B, C_in, *samples)``.
+        weight: the filter ``(C_out, C_in, *taps)``.
+        folds: one for each axis.
+
+    Returns:
+        ``(B, C_out, *size)``
+    """
+    kind = f.device.type
+    if not f.is_meta and f.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        f, weight = (t.to(torch.get_autocast_dtype(kind)) for t in (f, weight))
+    with full_precision(f):
+        return _UpsampledConv.apply(f, weight, tuple(folds))
+
+
+def _fold(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
+    out = _TRANSPOSED[len(folds)](_repeat_ends(f, folds), _spread(weight, folds), None, *_settings(folds))
+    for axis, fold in enumerate(folds, 2):
+        if out.shape[axis] > fold.size:
+            out = out.narrow(axis, 0, fold.size)
+    for axis, fold in enumerate(folds):
+        if fold.reach:
+            out.index_add_(axis + 2, _ends(fold.size, f), _outside(*_faces(f, weight, axis), folds, axis), alpha=-1)
+    return out
+
+
+def _settings(folds: Sequence[Fold]) -> tuple[list[int], list[int], list[int]]:
+    """Stride, padding and output padding of the transposed convolution."""
+    return [fold.finer for fold in folds], [fold.padding for fold in folds], [fold.more for fold in folds]
+
+
+def _repeat_ends(f: Tensor, folds: Sequence[Fold]) -> Tensor:
+    amounts = [amount for fold in reversed(folds) for amount in (fold.before, fold.after)]
+    return F.pad(f, amounts, mode="replicate") if any(amounts) else f
+
+
+def _spread(weight: Tensor, folds: Sequence[Fold]) -> Tensor:
+    """The filter of the transposed convolution, ``(C_in, C_out, *taps)``."""
+    with full_precision(weight):
+        spread = weight.transpose(0, 1).flatten(2).flatten(0, 1) @ _matrix(folds, weight).T
+    return spread.reshape(weight.shape[1], weight.shape[0], *(fold.length for fold in folds))
+
+
+def _gather(spread: Tensor, folds: Sequence[Fold]) -> Tensor:
+    """The adjoint of that."""
+    taps = spread.flatten(2).flatten(0, 1) @ _matrix(folds, spread)
+    return taps.reshape(*spread.shape[:2], *(fold.taps for fold in folds)).transpose(0, 1)
+
+
+def _matrix(folds: Sequence[Fold], like: Tensor) -> Tensor:
+    """All axes at once."""
+    return functools.reduce(torch.kron, [fold.matrix(like.device) for fold in folds]).to(like.dtype)
+
+
+def _ends(size: int, like: Tensor) -> Tensor:
+    return torch.arange(0, size, size - 1, device=like.device)
+
+
+def _faces(f: Tensor, weight: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """The first and last samples along an axis, one after the other, and the taps that meet them from inside."""
+    samples = f.shape[axis + 2]
+    faces = torch.cat([f.narrow(axis + 2, 0, 1), f.narrow(axis + 2, samples - 1, 1)], 1)
+    return faces, torch.cat([weight.narrow(axis + 2, 0, 1), weight.narrow(axis + 2, 2, 1)])
+
+
+def _outside(faces: Tensor, taps: Tensor, folds: Sequence[Fold], axis: int) -> Tensor:
+    """What the samples before the first and behind the last along one axis add to these two.
+
+    Of what lies outside along several axes, each takes what is inside along those before it.
+    """
+    for other, fold in enumerate(folds):
+        if other != axis:
+            more = fold.reach if other > axis else 0
+            faces = sample(faces, other + 2, 1 / fold.finer, fold.offset - more / fold.finer, fold.size + 2 * more)
+    padding = [fold.reach if other < axis else 0 for other, fold in enumerate(folds)]
+    return torch.cat(CONV[len(folds)](faces, taps, None, 1, padding, 1, 2).chunk(2, 1), axis + 2)
+
+
+class _UpsampledConv(torch.autograd.Function):
+    """The same with a gradient that adds to the ends in place, and keeps nothing but the coarse level."""
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, weight: Tensor, folds: tuple[Fold, ...]) -> Tensor:
+        ctx.folds = folds
+        ctx.save_for_backward(f, weight)
+        return _fold(f, weight, folds)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        (f, weight), (g,), folds = ctx.saved_tensors, gradients, ctx.folds
+        with full_precision(f):
+            if not torch.is_grad_enabled():
+                return *_UpsampledConv.gradients(f, weight, g, folds, ctx.needs_input_grad[:2]), None
+            inputs = [t for t in (f, weight) if t.requires_grad]  # gradients of gradients
+            found = iter(torch.autograd.grad(_fold(f, weight, folds), inputs, g, create_graph=True))
+            return *(next(found) if t.requires_grad else None for t in (f, weight)), None
+
+    @staticmethod
+    def gradients(
+        f: Tensor, weight: Tensor, g: Tensor, folds: tuple[Fold, ...], needed: Sequence[bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Of the level and of the filter, those that are needed."""
+        stride, padding, more = _settings(folds)
+        padded = _repeat_ends(f, folds)
+        to_f, to_weight, _ = torch.ops.aten.convolution_backward(
+            _to_length(g, padded, folds),
+            padded,
+            _spread(weight, folds),
+            None,
+            stride,
+            padding,
+            [1] * len(folds),
+            True,
+            more,
+            1,
+            [*needed, False],
+        )
+        if to_f is not None:
+            to_f = _add_repeated(to_f, folds)
+        if to_weight is not None:
+            to_weight = _gather(to_weight, folds)
+        for axis, fold in enumerate(folds):
+            if fold.reach:
+                _subtract_outside(f, weight, g, folds, axis, to_f, to_weight)
+        return to_f, to_weight
+
+
+def _to_length(g: Tensor, padded: Tensor, folds: Sequence[Fold]) -> Tensor:
+    """The gradient of what was cut off is zero."""
+    spare = []
+    for fold, n in zip(reversed(folds), reversed(padded.shape), strict=False):
+        spare += [0, (n - 1) * fold.finer - 2 * fold.padding + fold.length + fold.more - fold.size]
+    return F.pad(g, spare) if any(spare) else g
+
+
+def _add_repeated(g: Tensor, folds: Sequence[Fold]) -> Tensor:
+    """The gradient of the level, from that of its copy with repeated ends, in place."""
+    for axis, fold in enumerate(folds, 2):
+        inner = g.narrow(axis, fold.before, fold.samples)
+        if fold.before:
+            inner.narrow(axis, 0, 1).add_(g.narrow(axis, 0, fold.before).sum(axis, True))
+        if fold.after:
+            rest = g.narrow(axis, fold.before + fold.samples, fold.after)
+            inner.narrow(axis, fold.samples - 1, 1).add_(rest.sum(axis, True))
+        g = inner
+    return g
+
+
+def _subtract_outside(
+    f: Tensor,
+    weight: Tensor,
+    g: Tensor,
+    folds: Sequence[Fold],
+    axis: int,
+    to_f: Tensor | None,
+    to_weight: Tensor | None,
+) -> None:
+    with torch.enable_grad():
+        faces, taps = (t.detach().requires_grad_() for t in _faces(f.detach(), weight.detach(), axis))
+        out = _outside(faces, taps, folds, axis)
+        back = g.index_select(axis + 2, _ends(folds[axis].size, g))
+        to_faces, to_taps = torch.autograd.grad(out, [faces, taps], back)
+    for whole, parts, along in ((to_f, to_faces, 1), (to_weight, to_taps, 0)):
+        if whole is not None:
+            whole.index_add_(
+                axis + 2, _ends(whole.shape[axis + 2], g), torch.cat(parts.chunk(2, along), axis + 2), alpha=-1
+            )

@@ -1,0 +1,425 @@
+r"""Scale-spaces on graphs and meshes, with heat diffusion as the semigroup.
+
+Level :math:`k` of a signal on the nodes is :math:`e^{-k \tau L} f`, and levels compose by adding :math:`k`. A lifted
+signal is a plain tensor ``(B, C, S, N)`` of S levels at N nodes, so ``nn.ReLU``, ``nn.BatchNorm2d`` and ``nn.Dropout``
+work on it unchanged: batch norm with one set of statistics per channel over batch, levels and nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils import _pytree
+
+from scalespaces.functional._conv import check_scale_padding
+from scalespaces.functional._grid import constant, take
+from scalespaces.theory import (
+    adjacency,
+    chebyshev_heat,
+    check_choice,
+    check_integer,
+    cotangent_laplacian,
+    graph_laplacian,
+    lumped_mass,
+    spectral_bound,
+)
+
+POOL_MODES = ("mean", "max")
+POOL_AXES = ("both", "levels", "nodes")
+_FIRST = 64.0  # the largest tau * bound of the first polynomial
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    r"""An undirected graph with a Laplacian, as tensors; built by ``from_edges``, ``from_mesh`` or ``from_laplacian``.
+
+    .. math:: (L f)_i = r_i f_i + \sum_j w_{ij} (f_i - f_j), \qquad (P f)_i = f_i - \sum_j p_{ij} (f_i - f_j)
+
+    Written in differences, both leave constants alone to the last bit (where :math:`r = 0`), in any precision. They
+    follow the dtype of the signal. Pass a graph along with the signal: it is no module, and modules hold none.
+    A batch of graphs is their disjoint union.
+
+    Attributes:
+        edges: ``(2, E)``, nodes i and j of each edge, once.
+        weights: ``(2, E)``, :math:`w_{ij} = -L_{ij}` and :math:`w_{ji} = -L_{ji}`.
+        means: ``(2, E)``, :math:`p_{ij}` and :math:`p_{ji}`: the positive weights, divided by their sum at each node.
+        mass: ``(N,)``, under which L is symmetric; :math:`\sum_i m_i f_i` is conserved where :math:`r = 0`.
+        rowsums: ``(N,)``, :math:`r_i = \sum_j L_{ij}`; None when all are zero.
+        bound: of the spectrum of L.
+
+    Example:
+        >>> path = Graph.from_edges([(0, 1), (1, 2)])
+        >>> path.laplace(torch.tensor([0.0, 1.0, 0.0]))
+        tensor([-1.,  2., -1.])
+        >>> path.average(torch.tensor([0.0, 1.0, 4.0]))
+        tensor([1., 2., 1.])
+    """
+
+    edges: Tensor
+    weights: Tensor
+    means: Tensor
+    mass: Tensor
+    rowsums: Tensor | None
+    bound: float
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: ArrayLike,
+        weights: ArrayLike | None = None,
+        num_nodes: int | None = None,
+        normalization: str = "none",
+    ) -> Self:
+        """An undirected graph; arguments as in :func:`scalespaces.theory.graph_laplacian`.
+
+        Edges are pairs, ``(E, 2)``: an ``edge_index`` of shape ``(2, E)`` goes in as ``edge_index.T``.
+        """
+        laplacian = graph_laplacian(edges, weights, num_nodes, normalization)
+        mass = None
+        if normalization == "random_walk":
+            degree = np.asarray(adjacency(edges, weights, num_nodes).sum(axis=1))
+            mass = np.where(degree > 0, degree, 1.0)
+        return cls.from_laplacian(laplacian, mass)
+
+    @classmethod
+    def from_mesh(cls, vertices: ArrayLike, faces: ArrayLike) -> Self:
+        """A triangle mesh, with :func:`scalespaces.theory.cotangent_laplacian`; the mass is the area."""
+        return cls.from_laplacian(cotangent_laplacian(vertices, faces), lumped_mass(vertices, faces))
+
+    @classmethod
+    def from_laplacian(cls, laplacian: Any, mass: ArrayLike | None = None) -> Self:
+        """Any positive semidefinite matrix that is symmetric under a mass.
+
+        Whether it is semidefinite is checked on pairs of nodes only: a matrix that passes may still have negative
+        eigenvalues, and then heat is wrong.
+
+        Args:
+            laplacian: ``(N, N)``, of SciPy (sparse), torch (sparse or dense) or NumPy.
+            mass: ``(N,)`` numbers >= 0 with ``mass[i] * L[i, j] == mass[j] * L[j, i]``; ones when left out. A random
+                walk has its degrees, a mesh its areas.
+        """
+        matrix, eps, device = _as_scipy(laplacian)
+        n = matrix.shape[0]
+        m = np.ones(n) if mass is None else np.asarray(mass, dtype=np.float64)
+        if m.shape != (n,) or not (np.isfinite(m) & (m >= 0)).all():
+            raise ValueError(f"mass is a finite number >= 0 for each of {n} nodes, got {m} of shape {m.shape}")
+        flow = _check_flow(matrix, m, 64 * eps)
+        sums = np.asarray(matrix.sum(axis=1))
+        sums[np.abs(sums) <= 64 * eps * abs(matrix).sum(axis=1)] = 0.0
+
+        ends = np.stack([flow.row, flow.col]).astype(np.int64)
+        weights = flow.data / m[ends]
+        means = np.maximum(weights, 0.0)
+        total = np.zeros(n)
+        np.add.at(total, ends, means)
+        means = means / np.where(total > 0, total, 1.0)[ends]
+        arrays = {"edges": ends, "weights": weights, "means": means, "mass": m}
+        tensors: dict[str, Any] = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+        rowsums = torch.tensor(sums, device=device) if sums.any() else None
+        return cls(**tensors, rowsums=rowsums, bound=spectral_bound(matrix))
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.mass.shape[0]
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """On another device, or of another dtype: float64 (as built), or float32 where a device has no other."""
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"a graph is of dtype float32 or float64, got {dtype}; signals may be of any")
+        moved = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+        return replace(
+            self, **{name: t.to(device, dtype if t.is_floating_point() else None) for name, t in moved.items()}
+        )
+
+    def laplace(self, f: Tensor) -> Tensor:
+        """L f, for ``(..., N)``."""
+        return _nodes_last(self._laplace(self._nodes_first(f)), f)
+
+    def average(self, f: Tensor) -> Tensor:
+        """P f, the mean over the neighbors, for ``(..., N)``; an isolated node keeps its value."""
+        x = self._nodes_first(f)
+        return _nodes_last(x - self._differences(x, self.means), f)
+
+    def _laplace(self, x: Tensor) -> Tensor:
+        out = self._differences(x, self.weights)
+        return out if self.rowsums is None else out + self.rowsums.to(x.dtype).unsqueeze(1) * x
+
+    def _differences(self, x: Tensor, weights: Tensor) -> Tensor:
+        r"""Add up :math:`w_{ij} (x_i - x_j)` at every node i, for ``(N, M)``."""
+        i, j = self.edges
+        there, back = weights.to(x.dtype).unsqueeze(2)
+        difference = take(x, 0, i) - take(x, 0, j)
+        out = torch.zeros_like(x).scatter_add(0, i.unsqueeze(1).expand_as(difference), difference * there)
+        return out.scatter_add(0, j.unsqueeze(1).expand_as(difference), difference * -back)
+
+    def _nodes_first(self, f: Tensor) -> Tensor:
+        if not f.is_floating_point() or f.ndim == 0 or f.shape[-1] != self.num_nodes:
+            raise ValueError(
+                f"a signal on this graph is of floating point and has {self.num_nodes} nodes along its last axis, got "
+                f"shape {tuple(f.shape)} of type {f.dtype}"
+            )
+        if f.device != self.mass.device:
+            raise ValueError(
+                f"signal and graph are on one device, got {f.device} and {self.mass.device}; use graph.to(device)"
+            )
+        x = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
+        return x.reshape(-1, self.num_nodes).t().contiguous()
+
+
+def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
+    r"""Diffuse a signal for the time ``tau``: :math:`e^{-\tau L} f`.
+
+    .. math:: e^{-\tau L} = \sum_j p_j S_j, \qquad S_j = T_j(1 - A), \quad A = 2 L / \text{bound}
+
+    :math:`p_j` are the absolute values of :func:`scalespaces.theory.chebyshev_heat`, which sum to one, cut off where
+    the rest is below the precision of the signal. With :math:`D_j = S_j - S_{j-1}` the recurrence of the polynomials
+    is :math:`D_{j+1} = D_j - 2 A S_j`, which keeps what is smooth to full precision, and constants to the last bit. A
+    large ``tau`` is split into steps of doubling length. Some :math:`15 \sqrt{\tau\, \text{bound}}` products with L
+    are taken at most, by gathers and sums, which autocast leaves in full precision. Errors are about 1e-12 of the
+    largest value in float64 and below 1e-6 in float32, for any ``tau``; in float32 where rows of L do not sum to zero
+    (the symmetric normalization) they grow with it, to some 1e-5 at :math:`\tau\, \text{bound} = 10^5`.
+
+    Args:
+        f: ``(..., N)``.
+        graph: where the nodes lie.
+        tau: a number >= 0.
+
+    Example:
+        >>> ring = Graph.from_edges([(i, (i + 1) % 5) for i in range(5)])
+        >>> heat(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]), ring, 0.5)
+        tensor([0.4660, 0.2089, 0.0581, 0.0581, 0.2089])
+    """
+    x = graph._nodes_first(f)
+    for tails in _polynomials(float(tau), graph.bound, torch.finfo(x.dtype).eps):
+        x = _step(x, graph, tails)
+    return _nodes_last(x, f)
+
+
+def graph_lift(f: Tensor, graph: Graph, num_levels: int = 4, tau: float = 1.0) -> Tensor:
+    r"""Lift a signal on the nodes: level :math:`k` is :math:`e^{-k \tau L} f`.
+
+    Each level is the one before it, diffused, so the levels of ``heat(f, graph, tau)`` are those of ``f`` from the
+    second on: bit for bit on a CPU, to rounding on devices that add up in no fixed order.
+
+    Args:
+        f: ``(B, C, N)``.
+        graph: where the nodes lie.
+        num_levels: S.
+        tau: time from one level to the next, in units of one over the weights of the graph; on a mesh, of area.
+
+    Returns:
+        ``(B, C, S, N)``.
+
+    Example:
+        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
+        >>> graph_lift(torch.rand(2, 3, 3), graph, num_levels=4).shape
+        torch.Size([2, 3, 4, 3])
+    """
+    check_integer("num_levels", num_levels, 1)
+    if f.ndim != 3:
+        raise ValueError(f"expected a signal (B, C, N), got shape {tuple(f.shape)}")
+    levels = [f]
+    for _ in range(num_levels - 1):
+        levels.append(heat(levels[-1], graph, tau))
+    return torch.stack(levels, 2)
+
+
+def graph_conv(
+    x: Tensor, weight: Tensor, graph: Graph, bias: Tensor | None = None, scale_padding: str = "zeros"
+) -> Tensor:
+    r"""Correlate over levels and neighbors.
+
+    .. math:: [\psi \star f]^o_k = \sum_i \sum_{\ell \ge 0}
+        \left( \psi^{i,o}_{\ell,0} + \psi^{i,o}_{\ell,1} P \right) f^i_{k+\ell}
+
+    with the mean over neighbors :math:`P` of :class:`Graph`. The same at every level, it commutes with the shift of
+    levels; made of L alone, it commutes with permutations of the nodes.
+
+    Args:
+        x: ``(B, C_in, S, N)``.
+        weight: ``(C_out, C_in, k, 2)``.
+        graph: where the nodes lie.
+        bias: ``(C_out,)``.
+        scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``, as in :func:`scalespaces.functional.scale_conv`.
+
+    Example:
+        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
+        >>> graph_conv(torch.rand(2, 3, 4, 3), torch.rand(8, 3, 2, 2), graph, scale_padding="valid").shape
+        torch.Size([2, 8, 3, 3])
+    """
+    _check_levels(x)
+    if weight.ndim != 4 or weight.shape[3] != 2 or weight.shape[1] != x.shape[1]:
+        raise ValueError(
+            f"{x.shape[1]} channels need a weight (C_out, {x.shape[1]}, k, 2), got shape {tuple(weight.shape)}"
+        )
+    depth = weight.shape[2]
+    check_scale_padding(scale_padding, x.shape[2], depth)
+    both = torch.cat([x, graph.average(x)], 1)
+    if scale_padding == "zeros":
+        both = F.pad(both, (0, 0, 0, depth - 1))
+    elif scale_padding == "replicate":
+        both = torch.cat([both, both[:, :, -1:].expand(-1, -1, depth - 1, -1)], 2)
+    return F.conv2d(both, torch.cat([weight[..., :1], weight[..., 1:]], 1), bias)
+
+
+def graph_pool(x: Tensor, graph: Graph | None = None, mode: str = "mean", over: str = "both") -> Tensor:
+    """Reduce over levels, nodes or both.
+
+    Args:
+        x: ``(B, C, S, N)``.
+        graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves those (not
+            with the symmetric normalization).
+        mode: ``"mean"`` or ``"max"``.
+        over: ``"both"`` leaves ``(B, C)``, ``"levels"`` ``(B, C, N)``, ``"nodes"`` ``(B, C, S)``.
+
+    Example:
+        >>> graph_pool(torch.rand(2, 3, 4, 5), over="nodes").shape
+        torch.Size([2, 3, 4])
+    """
+    _check_levels(x)
+    check_choice("mode", mode, POOL_MODES)
+    check_choice("over", over, POOL_AXES)
+    if mode == "max":
+        return x.amax({"both": (2, 3), "levels": 2, "nodes": 3}[over])
+    if over != "nodes":
+        x = x.mean(2)
+    if over == "levels":
+        return x
+    if graph is None:
+        return x.mean(-1)
+    share = (graph.mass / graph.mass.sum()).to(x.dtype)
+    return (x * share).sum(-1)
+
+
+def _step(x: Tensor, graph: Graph, tails: tuple[float, ...]) -> Tensor:
+    """Heat over one polynomial: x plus the differences D, each as often as it appears in the S after it.
+
+    All is written in the changes S - x, which are small where x is smooth, and so is their rounding.
+    """
+    if not tails:
+        return x
+    scale = 2 / graph.bound
+    start = scale * graph._laplace(x)
+    difference = change = -start
+    out = tails[0] * difference
+    for tail in tails[1:]:
+        difference = difference - 2 * (start + scale * graph._laplace(change))
+        change = change + difference
+        out = out + tail * difference
+    return x + out
+
+
+@constant
+def _polynomials(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
+    return _tails(tau, bound, eps)
+
+
+@lru_cache(maxsize=256)
+def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
+    """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for times that add up to tau.
+
+    Each is as long as all before it. What arrives there is smooth by then, so rounding stays small over many terms,
+    while the sum of all degrees is at most 2.5 times that of one polynomial for all of tau.
+    """
+    doublings = max(0, math.ceil(math.log2(max(tau * bound, 1.0) / _FIRST))) if math.isfinite(tau) else 0
+    first = tau / 2**doublings
+    tails = []
+    for time in [first] + [first * 2**i for i in range(doublings)]:
+        law = np.abs(chebyshev_heat(time, bound, eps / 8))
+        tails.append(tuple(np.cumsum(law[:0:-1])[::-1].tolist()))
+    return tuple(tails)
+
+
+def _nodes_last(x: Tensor, f: Tensor) -> Tensor:
+    return x.t().reshape(f.shape).to(f.dtype)
+
+
+def _check_levels(x: Tensor) -> None:
+    if x.ndim != 4:
+        raise ValueError(
+            f"expected levels (B, C, S, N), got shape {tuple(x.shape)}; lift signals with graph_lift first"
+        )
+
+
+def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
+    """A sparse matrix of SciPy, the precision it came in, and the device."""
+    from scipy import sparse
+
+    eps, device = float(np.finfo(np.float64).eps), torch.device("cpu")
+    if isinstance(matrix, Tensor):
+        eps = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else eps
+        device = matrix.device
+        found = matrix.detach().to_sparse_coo().coalesce().cpu()
+        values, index = found.values().double().numpy(), found.indices().numpy()
+        matrix = sparse.coo_array((values, tuple(index)), shape=tuple(found.shape))
+    elif getattr(matrix, "dtype", None) == np.float32:
+        eps = float(np.finfo(np.float32).eps)
+    result: Any = sparse.csr_array(matrix, dtype=np.float64)
+    if (
+        result.ndim != 2
+        or result.shape[0] != result.shape[1]
+        or not result.shape[0]
+        or not np.isfinite(result.data).all()
+    ):
+        raise ValueError(f"a Laplacian is a square matrix of finite numbers, got shape {result.shape}")
+    result.sum_duplicates()
+    result.eliminate_zeros()
+    return result, eps, device
+
+
+def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
+    """The flow between nodes, ``-mass[i] * L[i, j]`` for i < j.
+
+    Refuses what is not symmetric under the mass, or indefinite on some pair of nodes, as an adjacency matrix is.
+    """
+    from scipy import sparse
+
+    weighed: Any = sparse.diags_array(mass) @ matrix
+    if abs(weighed - weighed.T).max() > tolerance * abs(weighed).max() or matrix[mass == 0].nnz:
+        raise ValueError(
+            "a Laplacian is symmetric under its mass, mass[i] * L[i, j] == mass[j] * L[j, i], which this one is not; "
+            "pass its mass (a random walk's are the degrees), or make a directed graph undirected first"
+        )
+    diagonal, flow = weighed.diagonal(), sparse.triu(-(weighed + weighed.T) / 2, 1).tocoo()
+    if diagonal.min() < 0 or (flow.data**2 > diagonal[flow.row] * diagonal[flow.col] * (1 + tolerance)).any():
+        raise ValueError(
+            "a Laplacian is positive semidefinite, which this matrix is not; an adjacency matrix W makes the "
+            "Laplacian D - W, D the diagonal of its row sums"
+        )
+    return flow
+
+
+_LEAVES = ("edges", "weights", "means", "mass", "rowsums")
+
+
+def _flatten(graph: Graph) -> tuple[list[Any], float]:
+    return [getattr(graph, name) for name in _LEAVES], graph.bound
+
+
+def _flatten_with_keys(graph: Graph) -> tuple[list[Any], float]:
+    leaves, bound = _flatten(graph)
+    return [(_pytree.GetAttrKey(name), leaf) for name, leaf in zip(_LEAVES, leaves, strict=True)], bound
+
+
+def _unflatten(leaves: Any, bound: float) -> Graph:
+    return Graph(**dict(zip(_LEAVES, leaves, strict=True)), bound=bound)
+
+
+_pytree.register_pytree_node(
+    Graph,
+    _flatten,
+    _unflatten,
+    serialized_type_name="scalespaces.Graph",
+    to_dumpable_context=float,
+    from_dumpable_context=float,
+    flatten_with_keys_fn=_flatten_with_keys,
+)

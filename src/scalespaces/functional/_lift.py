@@ -1,0 +1,353 @@
+"""The lift: from an image to its scale-space."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalespaces.functional._banded import Band, block_rows, multiply, toeplitz_band
+from scalespaces.functional._grid import as_integer, constant, correlate, count, floor, full_precision, sample, sent
+from scalespaces.functional._resample import subsample
+from scalespaces.functional._space import ScaleSpace
+from scalespaces.theory import (
+    Base,
+    Kernel,
+    PaddingMode,
+    anisotropic_gaussian,
+    blur_covariance,
+    check_base,
+    check_choice,
+    check_integer,
+    check_padding_mode,
+    check_zero_scale,
+    expansion,
+    get_kernel,
+)
+
+Sampling = str | float
+METHODS = ("direct", "cascade")  # the paper's, and the exact one
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """How one level is made: a level before it, blurred and read at every ``ratio``-th sample.
+
+    ``taps`` are ``spacing`` samples apart. A fractional ratio has a kernel for every phase, hence no taps of its own.
+    """
+
+    source: int
+    ratio: float
+    spacing: int
+    t: float
+    taps: NDArray | None
+
+
+@dataclass(frozen=True, eq=False)
+class LiftPlan:
+    """Everything about a lift that does not depend on the image."""
+
+    base: Base
+    steps: tuple[float, ...]
+    first_level: int
+    kernel: Kernel
+    padding_mode: PaddingMode
+    truncation: float
+    stages: tuple[Stage, ...]
+
+
+@lru_cache(maxsize=64, typed=True)
+def plan_lift(
+    num_levels: int = 4,
+    base: Base = 2.0,
+    zero_scale: float = 0.25,
+    kernel: str | Kernel = "discrete_gaussian",
+    method: str = "direct",
+    sampling: Sampling = "dense",
+    padding_mode: PaddingMode = "reflect",
+    first_level: int = 0,
+    truncation: float = 4.0,
+) -> LiftPlan:
+    """Check the arguments of :func:`lift` and compute its kernels, in float64."""
+    base, zero_scale, family = check_base(base), check_zero_scale(zero_scale), get_kernel(kernel)
+    check_padding_mode(padding_mode)
+    check_choice("method", method, METHODS)
+    num_levels, first_level = check_integer("num_levels", num_levels, 1), check_integer("first_level", first_level)
+    if not -num_levels < first_level <= 0:
+        raise ValueError(
+            f"first_level is 0, or negative with level 0 still among the {num_levels} levels, got {first_level!r}"
+        )
+    if not (math.isfinite(truncation) and truncation > 0):
+        raise ValueError(f"truncation is a positive number of standard deviations, got {truncation}")
+    oversampling = _oversampling(sampling)
+    if not isinstance(base, float):
+        if sampling != "dense" or first_level or family != get_kernel("discrete_gaussian"):
+            raise ValueError(
+                'a matrix base needs sampling="dense", first_level=0 and the discrete Gaussian, got '
+                f"sampling={sampling!r}, first_level={first_level}, kernel={kernel!r}"
+            )
+        stages = _matrix_stages(num_levels, base, zero_scale, method, truncation)
+        return LiftPlan(base, (1.0,) * num_levels, 0, family, padding_mode, truncation, stages)
+    dilations = [expansion(base, k) for k in range(first_level, first_level + num_levels)]
+    steps = [min(c, max(1.0, c / oversampling)) for c in dilations]
+    stages = []
+    for index in range(1 - first_level, num_levels):
+        if method == "direct":
+            source, spacing, t = -first_level, 1.0, family.scale(dilations[index], zero_scale)
+        else:
+            source, spacing = index - 1, dilations[index - 1] / steps[index - 1]
+            t = family.scale(base, zero_scale)
+        ratio = steps[index] / steps[source]
+        stages.append(_stage(source, ratio, spacing, t, family, truncation))
+    return LiftPlan(base, tuple(steps), first_level, family, padding_mode, truncation, tuple(stages))
+
+
+def _oversampling(sampling: Sampling) -> float:
+    if sampling in ("dense", "pyramid"):
+        return math.inf if sampling == "dense" else 1.0
+    if isinstance(sampling, bool) or not isinstance(sampling, float | int) or not 1 <= sampling < math.inf:
+        raise ValueError(f'sampling is "dense", "pyramid", or a number >= 1 (oversampling), got {sampling!r}')
+    return float(sampling)
+
+
+def _stage(source: int, ratio: float, spacing: float, t: float, kernel: Kernel, truncation: float) -> Stage:
+    whole_ratio, whole_spacing = as_integer(ratio), as_integer(spacing)
+    if whole_ratio is None or whole_spacing is None:
+        # Taps between samples would need interpolation, which blurs: a wider kernel on the samples does not.
+        whole_spacing, t = 1, t * spacing ** (2 * kernel.alpha)
+    taps = kernel(t, truncation=truncation) if whole_ratio is not None else None
+    return Stage(source, whole_ratio or ratio, whole_spacing, t, taps)
+
+
+def _matrix_stages(num_levels: int, base: Base, zero_scale: float, method: str, truncation: float) -> tuple:
+    stages = []
+    for k in range(1, num_levels):
+        whole, before = expansion(base, k), expansion(base, k - 1)
+        total = blur_covariance(np.linalg.inv(whole), zero_scale)
+        if method == "direct":
+            taps = anisotropic_gaussian(total, truncation=truncation)
+        elif np.allclose(before, np.rint(before)):
+            one = blur_covariance(np.linalg.inv(expansion(base, 1)), zero_scale)
+            taps = _dilate(anisotropic_gaussian(one, truncation=truncation), np.rint(before).astype(int))
+        else:
+            rest = total - blur_covariance(np.linalg.inv(before), zero_scale)
+            taps = anisotropic_gaussian(rest, truncation=truncation)
+        stages.append(Stage(0 if method == "direct" else k - 1, 1, 1, math.nan, taps))
+    return tuple(stages)
+
+
+def _dilate(taps: NDArray, matrix: NDArray) -> NDArray:
+    """The taps moved from ``y`` to ``matrix @ y``."""
+    radii = np.array(taps.shape) // 2
+    places = (np.indices(taps.shape).reshape(taps.ndim, -1).T - radii) @ matrix.T
+    reach = np.abs(places).max(0)
+    out = np.zeros(2 * reach + 1)
+    out[tuple((places + reach).T)] = taps.ravel()
+    return out
+
+
+def lift(
+    image: Tensor,
+    num_levels: int = 4,
+    base: Base = 2.0,
+    zero_scale: float = 0.25,
+    kernel: str | Kernel = "discrete_gaussian",
+    method: str = "direct",
+    sampling: Sampling = "dense",
+    padding_mode: PaddingMode = "reflect",
+    first_level: int = 0,
+    truncation: float = 4.0,
+) -> ScaleSpace:
+    r"""Lift an image to its scale-space, the paper's equation "lifting".
+
+    .. math:: f_k = G(\cdot, t_k) * f_0, \qquad t_k = s_0 (c^{2k} - 1)
+
+    Args:
+        image: ``(B, C, *spatial)`` with one, two or three spatial axes of any size.
+        num_levels: how many levels, upsampled ones included.
+        base: dilation :math:`c > 1` between levels; or an expansion matrix, in dense sampling.
+        zero_scale: :math:`s_0`, the variance (not the standard deviation) of the blur the image comes with.
+        kernel: family of blurs, by name or as a :class:`~scalespaces.theory.Kernel`.
+        method: ``"direct"`` blurs the image once for each level, as the paper does. ``"cascade"`` takes one step
+            :math:`D` (blur by :math:`s_0 (c^2 - 1)`, resample by :math:`c`) from each level to the next, so that
+            level :math:`k` of :math:`D f` *is* level :math:`k + 1` of :math:`f`: equivariance becomes exact.
+        sampling: ``"dense"`` keeps every pixel at every level, ``"pyramid"`` every :math:`c^k`-th at level
+            :math:`k`, a number :math:`r \ge 1` something between (steps :math:`\max(1, c^k / r)`).
+        padding_mode: what lies outside the image.
+        first_level: number of the first level; negative puts levels in front that are finer than the image (linear
+            interpolation, outside the claims of exactness). Level 0 is always the image itself, not a copy of it.
+        truncation: radius of the kernels in standard deviations.
+
+    A pixel that is not finite spoils more of the coarser levels than the kernels reach, all of a small image: mask such
+    pixels before.
+
+    Example:
+        >>> lift(torch.rand(1, 3, 40, 30), num_levels=3, sampling="pyramid")
+        ScaleSpace(3 levels, base 2, torch.float32, cpu)
+          level 0: (1, 3, 40, 30), step 1
+          level 1: (1, 3, 20, 15), step 2
+          level 2: (1, 3, 10, 8), step 4
+    """
+    plan = plan_lift(
+        num_levels,
+        base if isinstance(base, float | int) else check_base(base),
+        zero_scale,
+        get_kernel(kernel),
+        method,
+        sampling,
+        padding_mode,
+        first_level,
+        truncation,
+    )
+    return apply_lift(image, plan, [None if s.taps is None else torch.as_tensor(s.taps) for s in plan.stages])
+
+
+def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> ScaleSpace:
+    """Lift by a plan, with its kernels as tensors."""
+    if not isinstance(image, Tensor) or image.ndim not in (3, 4, 5):
+        came = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+        raise ValueError(f"an image is a tensor (B, C, *spatial) with 1 to 3 spatial axes, got {came}")
+    if not image.is_floating_point():
+        raise ValueError(f"an image holds floating-point numbers, got {image.dtype}; convert it with image.float()")
+    if 0 in image.shape[2:]:
+        raise ValueError(f"an image has at least one sample along every axis, got shape {tuple(image.shape)}")
+    if isinstance(plan.base, tuple) and len(plan.base) != image.ndim - 2:
+        raise ValueError(f"a {len(plan.base)}-dimensional base needs as many spatial axes, got {image.ndim - 2}")
+    with full_precision(image):
+        return ScaleSpace(_levels(image, plan, taps), plan.base, plan.steps, first_level=plan.first_level)
+
+
+def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    levels = [_upsample(image, step) for step in plan.steps[: -plan.first_level]]
+    levels.append(image)
+    for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
+        out = levels[stage.source]
+        # Half precision is for storage: a sum of 33 taps in it would be off by many times its rounding.
+        out = _blur(out.to(torch.promote_types(out.dtype, torch.float32)), kernel, plan, stage).to(image.dtype)
+        # Sizes follow from the level before, also for a direct lift: both lifts then have the same grids.
+        ratio = plan.steps[index] / plan.steps[index - 1]
+        if as_integer(ratio) is None:
+            for axis, n in enumerate(levels[index - 1].shape[2:], 2):
+                out = out.narrow(axis, 0, count(n, ratio))
+        levels.append(out)
+    return tuple(levels)
+
+
+def _upsample(image: Tensor, step: float) -> Tensor:
+    for axis in range(2, image.ndim):
+        image = sample(image, axis, step, 0.0, count(image.shape[axis], step))
+    return image
+
+
+def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tensor:
+    """Blur and resample."""
+    if taps is None:
+        return multiply(x, [_fractional_band(x, n, plan, stage) for n in x.shape[2:]], plan.padding_mode)
+    taps = taps.to(x)
+    if taps.ndim > 1:
+        return blur_by_convolution(x, taps, stage, plan.padding_mode, range(2, x.ndim))
+    # On the meta device operations are merely counted: the taps, then, and not the zeros that make them a matrix.
+    if not x.is_meta and all(map(_is_static, x.shape[2:])):
+        bands = [toeplitz_band(taps, n, int(stage.ratio), stage.spacing) for n in x.shape[2:]]
+        return multiply(x, bands, plan.padding_mode)
+    for axis in range(2, x.ndim):
+        x = blur_by_convolution(x, taps, stage, plan.padding_mode, [axis])
+    return x
+
+
+def _is_static(size: Any) -> bool:
+    """Whether a size is known, so that blocks can be cut; torch.compile shows no difference, but it may add guards."""
+    return isinstance(size, int) and not (torch.compiler.is_dynamo_compiling() and _is_exporting())
+
+
+_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # torch 2.6 has none, and fixes sizes in any case
+
+
+def blur_by_convolution(
+    x: Tensor, taps: Tensor, stage: Stage, padding_mode: PaddingMode, axes: Sequence[int]
+) -> Tensor:
+    """Depthwise correlation with taps along some axes, read at every ``ratio``-th sample: slow, but for any size."""
+
+    def per_axis(value: Any, other: Any) -> list:
+        return [value if axis in axes else other for axis in range(2, x.ndim)]
+
+    shape = iter(taps.shape)
+    size = [next(shape) if axis in axes else 1 for axis in range(2, x.ndim)]
+    weight = taps.reshape(1, 1, *size).expand(x.shape[1], 1, *size)
+    return correlate(
+        x,
+        weight,
+        spacing=stage.spacing,
+        stride=per_axis(stage.ratio, 1),
+        padding=[(n // 2, n // 2) for n in size],
+        dilation=per_axis(1, 1),
+        groups=x.shape[1],
+        padding_mode=padding_mode,
+    )
+
+
+def _fractional_band(x: Tensor, n: int, plan: LiftPlan, stage: Stage) -> Band:
+    """The band of a fractional ratio. One kernel blurs and resamples: interpolation would add a blur of its own."""
+    if not isinstance(n, int):
+        raise ValueError(f"base {plan.base} resamples at fractional steps, which needs a static image size, got {n}")
+    n = operator.index(n)  # so that torch.compile takes it for a constant
+    blocks, start, step = sent(_fractional_blocks, (plan, stage, n), x)
+    return Band(blocks, count(n, stage.ratio), start, step)
+
+
+@constant
+def _fractional_blocks(plan: LiftPlan, stage: Stage, n: int) -> tuple[Tensor, int, int]:
+    blocks, start, step = _blocks_of_kernels(plan, stage, n)
+    return torch.as_tensor(blocks), start, step
+
+
+@lru_cache(maxsize=64)
+def _blocks_of_kernels(plan: LiftPlan, stage: Stage, n: int) -> tuple[NDArray, int, int]:
+    """Row ``i`` is the kernel centered at ``ratio * i``, among the blocks of a :class:`~._banded.Band`."""
+    radius, rows = max(plan.kernel.radius(stage.t, plan.truncation), 1), count(n, stage.ratio)
+    b = block_rows(n, stage.ratio, radius + 1)
+    number, step = -(-rows // b), round(stage.ratio * b)
+    first = np.array([floor(stage.ratio * i) - radius for i in range(number * b)]).reshape(number, b)
+    first -= step * np.arange(number)[:, None]
+    start = int(first.min())
+    blocks = np.zeros((number, b, int(first.max()) - start + 2 * radius + 2))
+    for i, row in enumerate(blocks.reshape(number * b, -1)):
+        phase = max(stage.ratio * i - floor(stage.ratio * i), 0.0)
+        taps = plan.kernel(stage.t, radius=radius, phase=phase if phase > 1e-9 else 0.0)
+        row[first.flat[i] - start :][: len(taps)] = taps
+    same = np.allclose(blocks, blocks[:1], rtol=0, atol=1e-12)  # a fraction of small numbers repeats its phases
+    return blocks[:1] if same else blocks, start, step
+
+
+def downscale(
+    image: Tensor,
+    n: int = 1,
+    base: Base = 2.0,
+    zero_scale: float = 0.25,
+    kernel: str | Kernel = "discrete_gaussian",
+    method: str = "cascade",
+    padding_mode: PaddingMode = "reflect",
+    truncation: float = 4.0,
+) -> Tensor:
+    r"""Downscale an image by :math:`c^n`: the semigroup's action on images.
+
+    ``method="cascade"`` is :math:`D^n`, the generator of this library's exact lift applied ``n`` times;
+    ``method="direct"`` is the paper's :math:`S_{c^{-n}}`, one blur and one subsampling.
+
+    Example:
+        >>> downscale(torch.rand(1, 3, 65, 48), 2).shape
+        torch.Size([1, 3, 17, 12])
+    """
+    n = check_integer("n", n, 0)
+    if isinstance(base, float | int):
+        return lift(image, n + 1, base, zero_scale, kernel, method, "pyramid", padding_mode, 0, truncation).levels[n]
+    level = lift(image, n + 1, base, zero_scale, kernel, method, "dense", padding_mode, 0, truncation).levels[n]
+    return subsample(level, np.asarray(expansion(check_base(base), n)), np.zeros(image.ndim - 2))[0]

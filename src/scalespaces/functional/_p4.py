@@ -1,0 +1,257 @@
+r"""Correlation on the symmetries of the square, alone or together with scale.
+
+The group is ``"p4"``, the four quarter turns, or ``"p4m"``, these and the four mirror images. Element :math:`h` acts
+on images by :math:`L_h[f](x) = f(R_h x)`, :math:`x` = (row, column) seen from the center. In this order,
+
+.. math:: R_j = \begin{pmatrix} 0 & 1 \\ -1 & 0 \end{pmatrix}^j, \qquad
+          R_{4+j} = \begin{pmatrix} 1 & 0 \\ 0 & -1 \end{pmatrix} R_j, \qquad j = 0, 1, 2, 3:
+
+element :math:`j` turns the picture :math:`j` times by 90 degrees counterclockwise, element :math:`4 + j` does so after
+mirroring left and right, and element 0 leaves it alone. A *field* has one channel per element: :math:`F` fields are a
+plain tensor ``(B, F * |H|, height, width)`` with channel = field * :math:`|H|` + element, so whatever acts pointwise,
+pools windows, or concatenates channels needs nothing special.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalespaces.functional._conv import scale_conv
+from scalespaces.functional._grid import constant, take
+from scalespaces.functional._space import ScaleSpace
+from scalespaces.theory import PaddingMode, check_choice, check_integer
+
+Group = Literal["p4", "p4m"]
+ORDER: dict[Group, int] = {"p4": 4, "p4m": 8}
+"""The number of elements."""
+GROUP_MODES = ("max", "mean")
+
+Field = TypeVar("Field", Tensor, ScaleSpace)
+
+
+def order(group: Group) -> int:
+    """The number of elements of the group."""
+    check_choice("group", group, ORDER)
+    return ORDER[group]
+
+
+@lru_cache
+def matrices(group: Group) -> NDArray[np.int64]:
+    """The matrices of the elements, ``(|H|, 2, 2)``."""
+    turn, mirror = np.array([[0, 1], [-1, 0]]), np.diag([1, -1])
+    turns = [np.linalg.matrix_power(turn, j) for j in range(4)]
+    return np.stack([*turns, *(mirror @ matrix for matrix in turns)][: order(group)])
+
+
+@lru_cache
+def products(group: Group) -> tuple[tuple[int, ...], ...]:
+    """Entry ``[a][b]`` is the element whose matrix is the product of those of ``a`` and ``b``."""
+    elements = matrices(group)
+    where = {matrix.tobytes(): number for number, matrix in enumerate(elements)}
+    return tuple(tuple(where[(a @ b).tobytes()] for b in elements) for a in elements)
+
+
+@lru_cache(maxsize=64)  # of arrays: a tensor made while torch exports would be a fake one
+def filter_index(group: Group, size: int, depth: int = 1, *, lifting: bool = False) -> NDArray[np.int64]:
+    r"""Row :math:`h`: the entry of :math:`\psi` that each entry of the bank's filter :math:`h` repeats."""
+    table = products(group)
+    inverse = [row.index(0) for row in table]
+    entries = np.arange((1 if lifting else len(table)) * depth * size**2).reshape(-1, depth, size, size)
+    rows = []
+    for g in inverse:
+        turned = np.rot90(entries[..., ::-1] if g >= 4 else entries, g % 4, (-2, -1))
+        rows.append(turned if lifting else turned[list(table[g])])
+    return np.stack(rows).reshape(len(table), -1)
+
+
+@constant
+def _filter_index(group: Group, size: int, depth: int, lifting: bool) -> tuple[Tensor]:
+    return (torch.as_tensor(filter_index(group, size, depth, lifting=lifting)),)
+
+
+def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index: Tensor | None = None) -> Tensor:
+    r"""The bank of a plain convolution: every filter once per element, turned and its elements permuted.
+
+    .. math:: W_h(g, y) = \psi(h^{-1} g, R_h^{-1} y), \qquad W_h(y) = \psi(R_h^{-1} y) \text{ when lifting}
+
+    The filter of element 0 is :math:`\psi` itself.
+
+    Args:
+        weight: ``(F_out, F_in, |H|, h, w)``, or ``(F_out, F_in, |H|, k, h, w)`` for filters over ``k`` levels;
+            without the ``|H|`` when lifting.
+        group: ``"p4"`` or ``"p4m"``.
+        lifting: whether the filters read plain channels instead of fields.
+        index: where each tap comes from, as a tensor on the device of the weight; made anew when left out.
+
+    Returns:
+        ``(F_out * |H|, F_in * |H|, h, w)``, or ``(.., .., k, h, w)``; ``(F_out * |H|, F_in, ..)`` when lifting.
+
+    Example:
+        >>> expand_filters(torch.rand(2, 3, 8, 5, 5), "p4m").shape
+        torch.Size([16, 24, 5, 5])
+        >>> expand_filters(torch.rand(1, 1, 1, 2), "p4", lifting=True)
+        Traceback (most recent call last):
+        ValueError: only square filters can be turned, got one of 1 x 2; make height and width the same
+    """
+    n, axes = order(group), 2 if lifting else 3
+    if weight.ndim - axes not in (2, 3) or not (lifting or weight.shape[2] == n):
+        expected = "(F_out, F_in, [k,] h, w)" if lifting else f"(F_out, F_in, {n}, [k,] h, w)"
+        raise ValueError(
+            f"{'lifting ' if lifting else ''}filters of {group} are {expected}, got shape {tuple(weight.shape)}; "
+            "lifting=True is for filters that read plain channels"
+        )
+    check_square(weight.shape[-2:])
+    depth = weight.shape[axes] if weight.ndim - axes == 3 else 1
+    entry = _filter_index(group, weight.shape[-1], depth, lifting)[0].to(weight.device) if index is None else index
+    flat = weight.flatten(2).unsqueeze(1).expand(-1, n, -1, -1)
+    bank = flat.gather(3, entry.unsqueeze(1).expand(flat.shape))
+    return bank.reshape(weight.shape[0] * n, -1, *weight.shape[axes:])
+
+
+def check_square(size: Sequence[int]) -> None:
+    """Refuse a filter whose height and width differ."""
+    if size[0] != size[1]:
+        raise ValueError(
+            f"only square filters can be turned, got one of {size[0]} x {size[1]}; make height and width the same"
+        )
+
+
+def p4_conv(
+    x: Field,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: Group,
+    lifting: bool = False,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = "same",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    padding_mode: PaddingMode = "zeros",
+    scale_padding: str = "zeros",
+    index: Tensor | None = None,
+) -> Field:
+    r"""Correlation on the group: one plain convolution with the bank of :func:`expand_filters`.
+
+    .. math:: [\psi \star f](h, z) = \sum_{g, y} \psi(g, y)\, f(hg, R_h y + z), \qquad
+              [\psi \star f](h, z) = \sum_y \psi(y)\, f(R_h y + z) \text{ when lifting}
+
+    On levels this is the correlation of :func:`~scalespaces.functional.scale_conv` with the same bank: taps
+    :math:`c^k` apart at level :math:`k`, and a sum over the ``k`` levels of the filter. It commutes with
+    :func:`transform_field`; :class:`~scalespaces.nn.P4MConv2d` says when strides and padding do.
+
+    Args:
+        x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
+        weight: as in :func:`expand_filters`, ``F_in / groups`` input fields.
+        bias: ``(F_out,)``, one for all elements of a field.
+        group: ``"p4"`` or ``"p4m"``.
+        lifting: whether the input has plain channels instead of fields.
+        stride: as in :func:`~scalespaces.functional.scale_conv`, like the arguments that follow.
+        padding: in taps on each side, ``"same"`` or ``"valid"``.
+        dilation: multiplies the spacing of the taps.
+        groups: groups of fields.
+        padding_mode: what lies outside the image.
+        scale_padding: what lies past the last level.
+        index: as in :func:`expand_filters`.
+
+    Example:
+        >>> p4_conv(torch.rand(1, 3 * 4, 9, 9), torch.rand(2, 3, 4, 3, 3), group="p4").shape
+        torch.Size([1, 8, 9, 9])
+    """
+    n = order(group)
+    bank = expand_filters(weight, group, lifting=lifting, index=index)
+    space = ScaleSpace((x,)) if isinstance(x, Tensor) else x
+    if space.dims != 2:
+        raise ValueError(f"the symmetries of the square act on (B, C, height, width), got shapes {space.shapes}")
+    if isinstance(x, Tensor) and bank.ndim == 5:
+        raise ValueError(f"a filter of {bank.shape[2]} levels needs a ScaleSpace, got a tensor; lift the image first")
+    channels, fields = space.levels[0].shape[1], weight.shape[1] * groups
+    if channels != bank.shape[1] * groups:
+        wanted = f"{fields} plain channels" if lifting else f"{fields} fields of {n} channels, {fields * n} together"
+        raise ValueError(f"the filters read {wanted}, got {channels} channels; only a first layer has lifting=True")
+    if space.levels[0].stride(1) == 1:  # channels last: with such filters, levels that a lift made come out so too
+        bank = bank.movedim(1, -1).contiguous().movedim(-1, 1)
+    out = scale_conv(
+        space,
+        bank,
+        None if bias is None else bias.unsqueeze(1).expand(-1, n).flatten(),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        padding_mode=padding_mode,
+        scale_padding=scale_padding,
+    )
+    if isinstance(x, Tensor):
+        return out.levels[0]
+    return out
+
+
+def group_pool(x: Field, group: Group, mode: str = "max") -> Field:
+    """Maximum or mean over the elements of each field, of a tensor or of every level: plain channels again.
+
+    Example:
+        >>> group_pool(torch.rand(1, 3 * 8, 9, 9), "p4m").shape
+        torch.Size([1, 3, 9, 9])
+    """
+    n = order(group)
+    check_choice("mode", mode, GROUP_MODES)
+
+    def pool(level: Tensor) -> Tensor:
+        fields = level.unflatten(1, (check_fields(level, n), n))
+        out = fields.amax(2) if mode == "max" else fields.mean(2)
+        last = level.ndim == 4 and level.stride(1) == 1  # torch's reductions forget that channels are
+        return out.contiguous(memory_format=torch.channels_last) if last else out
+
+    return pool(x) if isinstance(x, Tensor) else x.map(pool)
+
+
+def check_fields(x: Tensor, elements: int) -> int:
+    """The number of fields of this tensor."""
+    if x.ndim < 2 or x.shape[1] % elements:
+        raise ValueError(f"fields are tensors (B, fields * {elements}, ...), got shape {tuple(x.shape)}")
+    return x.shape[1] // elements
+
+
+def transform_image(image: Tensor, element: int) -> Tensor:
+    r"""The action on images about their center, :math:`L_h[f](x) = f(R_h x)`: any ``(.., height, width)``.
+
+    Example:
+        >>> transform_image(torch.tensor([[1, 2], [3, 4]]), 1)
+        tensor([[2, 4],
+                [1, 3]])
+    """
+    if not 0 <= check_integer("element", element) < 8:
+        raise ValueError(f"the symmetries of the square are numbered 0 to 7, got {element}")
+    return torch.rot90(image.flip(-1) if element >= 4 else image, element % 4, (-2, -1))
+
+
+def transform_field(x: Tensor, group: Group, element: int) -> Tensor:
+    r"""The action on fields, :math:`L_g[f](h, z) = f(gh, R_g z)`: turn the grid and permute the elements.
+
+    A network of fields is equivariant if it commutes with this (and with :func:`transform_image` before the first
+    layer and after the pooling over the group).
+
+    Example:
+        >>> image, weight = torch.rand(1, 3, 9, 9), torch.rand(2, 3, 3, 3)
+        >>> turned = p4_conv(transform_image(image, 1), weight, group="p4", lifting=True)
+        >>> field = p4_conv(image, weight, group="p4", lifting=True)
+        >>> torch.testing.assert_close(turned, transform_field(field, "p4", 1))
+    """
+    n = order(group)
+    if check_integer("element", element, 0) >= n:
+        raise ValueError(f"the elements of {group} are numbered 0 to {n - 1}, got {element}")
+    fields = transform_image(x, element).unflatten(1, (check_fields(x, n), n))
+    return take(fields, 2, _permutation(group, element)[0].to(x.device)).flatten(1, 2)
+
+
+@constant
+def _permutation(group: Group, element: int) -> tuple[Tensor]:
+    return (torch.tensor(products(group)[element]),)

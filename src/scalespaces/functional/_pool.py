@@ -1,0 +1,201 @@
+"""Pooling over windows of space, over all of space, and over levels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalespaces.functional._grid import as_integer, correlate, full_precision, is_transformed, pad, per_axis
+from scalespaces.functional._resample import resample
+from scalespaces.functional._space import ScaleSpace, check_grid, check_space
+from scalespaces.functional._window import Window
+from scalespaces.theory import PaddingMode, check_choice
+
+_AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's
+GLOBAL_MODES = ("mean", "max")
+SCALE_MODES = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}
+
+
+def avg_pool(
+    x: ScaleSpace,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    *,
+    window: str = "dilated",
+) -> ScaleSpace:
+    r"""Average over a window.
+
+    Args:
+        x: levels on grids.
+        kernel_size: taps of the window.
+        stride: as large as the window when left out.
+        padding: zeros on each side, in taps; in a causal space, whose windows end at the present, only before the
+            record.
+        window: ``"dilated"`` takes taps :math:`c^k` apart at level :math:`k`, as a filter does: that is what
+            commutes with scale. ``"plain"`` takes neighboring samples, as the paper does; on densely sampled levels
+            this is not equivariant. On a pyramid the two are the same.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=2)
+        >>> [tuple(level.shape[2:]) for level in avg_pool(x, 2).levels]
+        [(8, 8), (7, 7)]
+    """
+    size = per_axis(kernel_size, check_grid(x).dims, "kernel_size")
+    return _pool(x, size, stride, padding, window, _average)
+
+
+def blur_pool(
+    x: ScaleSpace, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 2, *, window: str = "dilated"
+) -> ScaleSpace:
+    """Binomial blur, then keep every ``stride``-th sample; odd sizes only, borders repeated.
+
+    It aliases less than plain averaging, so outputs change less when the image moves by a pixel. In a causal space
+    the blur looks back, so it delays, and any size will do.
+    """
+    size = per_axis(kernel_size, check_grid(x).dims, "kernel_size")
+    if not x.causal and not all(n % 2 for n in size):
+        raise ValueError(f"a blur needs odd sizes, which leave samples where they are, got {size}")
+    taps = x.levels[0].new_ones(())
+    for n in size:
+        taps = taps.unsqueeze(-1) * taps.new_tensor([math.comb(n - 1, i) / 2 ** (n - 1) for i in range(n)])
+
+    def blur(f: Tensor, view: Window, apart: Any) -> Tensor:
+        return _weigh(f, taps, view, apart, "replicate")
+
+    return _pool(x, size, stride, "same", window, blur, "replicate")
+
+
+def max_pool(
+    x: ScaleSpace,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    *,
+    window: str = "dilated",
+) -> ScaleSpace:
+    """Maximum over a window; arguments as in :func:`avg_pool`, the padding never wins."""
+    dims = check_grid(x).dims
+    size = per_axis(kernel_size, dims, "kernel_size")
+    if not x.causal and any(2 * p > n for p, n in zip(per_axis(padding, dims, "padding"), size, strict=True)):
+        raise ValueError(f"padding is at most half the window, got {padding} for a window of {size}")
+    return _pool(x, size, stride, padding, window, _largest, value=-math.inf)
+
+
+def _pool(
+    x: ScaleSpace,
+    size: tuple[int, ...],
+    stride: int | Sequence[int] | None,
+    padding: int | Sequence[int] | str,
+    window: str,
+    reduce: Callable[[Tensor, Window, Any], Tensor],
+    mode: PaddingMode = "zeros",
+    value: float = 0.0,
+) -> ScaleSpace:
+    check_choice("window", window, WINDOWS)
+    if x.dims == 0:
+        raise ValueError(f"windows need spatial axes, got levels of shapes {x.shapes}")
+    view = Window.of(size, size if stride is None else stride, padding, (1,) * x.dims, x.causal)
+    levels = []
+    for index, level in enumerate(x.levels):
+        apart = x.spacing(index) if window == "dilated" else 1.0
+        view.check(level, apart, index + x.first_level)
+        with full_precision(level):
+            levels.append(reduce(*view.lead(level, apart, mode, value), apart))
+    return view.move(x, tuple(levels), dilated=window == "dilated")
+
+
+def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
+    if as_integer(apart) == 1:
+        padding = tuple(p for p, _ in window.padding)
+        if window.size == window.stride and not any(padding) and not is_transformed():
+            return _AverageOfBlocks.apply(f, window.size)
+        return _AVG_POOL[len(window.size)](f, window.size, window.stride, padding)
+    return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
+
+
+class _AverageOfBlocks(torch.autograd.Function):
+    """Average pooling of windows that do not overlap; its gradient needs no more than the size of what came."""
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, size: tuple[int, ...]) -> Tensor:
+        ctx.size, ctx.shape = size, f.shape[2:]
+        return _AVG_POOL[len(size)](f, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
+        g = gradients[0] / math.prod(ctx.size)
+        if all(n & (n - 1) == 0 for n in ctx.size):  # or else its float32 picks neighbors
+            g = F.interpolate(g, scale_factor=[float(n) for n in ctx.size], mode="nearest")
+        else:
+            for axis, n in enumerate(ctx.size, 2):
+                g = g.repeat_interleave(n, axis)
+        spare = [amount for n, m in zip(g.shape[:1:-1], ctx.shape[::-1], strict=True) for amount in (0, m - n)]
+        return F.pad(g, spare) if any(spare) else g, None
+
+
+def _weigh(f: Tensor, taps: Tensor, window: Window, apart: Any, padding_mode: PaddingMode = "zeros") -> Tensor:
+    channels = f.shape[1]
+    return correlate(
+        f,
+        taps.expand(channels, 1, *window.size),
+        spacing=apart,
+        stride=window.stride,
+        padding=window.padding,
+        dilation=window.dilation,
+        groups=channels,
+        padding_mode=padding_mode,
+    )
+
+
+def _largest(f: Tensor, window: Window, apart: Any) -> Tensor:
+    whole = as_integer(apart)
+    if whole is not None:
+        amounts = [(before * whole, after * whole) for before, after in window.padding]
+        return _MAX_POOL[len(amounts)](pad(f, amounts, value=-math.inf), window.size, window.stride, 0, whole)
+    if any(before or after for before, after in window.padding):
+        raise ValueError(f"maximum pooling with taps {apart} samples apart takes no padding, got {window.padding}")
+    # Taps between samples: read them one by one.
+    taps = torch.eye(math.prod(window.size), dtype=f.dtype, device=f.device).unflatten(1, window.size)
+    return torch.stack([_weigh(f, tap, window, apart) for tap in taps]).amax(0)
+
+
+def global_pool(x: ScaleSpace, mode: str = "mean") -> ScaleSpace:
+    """Mean or maximum over all of space, level by level: levels of ``(B, C)``."""
+    check_space(x)
+    check_choice("mode", mode, GLOBAL_MODES)
+    if x.dims == 0:
+        return x
+    axes = x.axes
+    return x.map(lambda level: level.mean(axes) if mode == "mean" else level.amax(axes))
+
+
+def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    """Reduce over levels, on the grid of level 0.
+
+    Args:
+        x: levels on grids; they are brought to one grid by their steps and origins first.
+        mode: ``"mean"``, ``"max"`` or ``"logsumexp"``.
+        return_scale: also return the number of the level with the largest value, per channel and pixel: a scale map.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=3, sampling="pyramid")
+        >>> scale_pool(x, "max").shape
+        torch.Size([1, 3, 16, 16])
+    """
+    check_choice("mode", mode, SCALE_MODES)
+    if mode == "mean" and not return_scale and x.dtype in (torch.float32, torch.float64):
+        first, *others = resample(x).levels
+        for level in others:
+            first = first + level
+        return first / x.num_levels
+    levels = torch.stack(resample(x).levels)
+    out = SCALE_MODES[mode](levels, 0)
+    return (out, levels.argmax(0) + x.first_level) if return_scale else out

@@ -1,0 +1,152 @@
+"""Moving levels between grids, and the semigroup's action on lifted functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalespaces.functional._grid import (
+    as_integer,
+    count,
+    floor,
+    hold,
+    is_channels_last,
+    per_axis,
+    sample,
+    sample_lattice,
+)
+from scalespaces.functional._space import ScaleSpace, check_space
+from scalespaces.theory import expansion
+
+
+def on_grid_of(x: ScaleSpace, index: int, source: int) -> Tensor:
+    """``x.levels[source]`` on the grid of ``x.levels[index]``, as a filter of level ``index`` sees it."""
+    if source == index:
+        return x.levels[index]
+    spacing = x.expansion(index) / x.steps[source]
+    return read_level(x, source, [x.steps[index]] * x.dims, x.origins[index], x.sizes(index), spacing)
+
+
+def read_level(
+    x: ScaleSpace,
+    index: int,
+    steps: Sequence[float],
+    origin: Sequence[float],
+    size: Sequence[int],
+    spacing: float | NDArray = 1.0,
+) -> Tensor:
+    """``x.levels[index]`` at ``origin + step * i``, one step per axis, positions in samples of level 0."""
+    out = x.levels[index]
+    if x.causal and x.dims:
+        return hold(out, 2, steps[0] / x.steps[index], size[0])
+    neighbors = 1.0 if isinstance(spacing, np.ndarray) else spacing
+    axes = list(enumerate(zip(x.axes, size, steps, strict=True)))
+    for axis, (place, n, step) in reversed(axes) if is_channels_last(out) else axes:  # long runs of memory come last
+        offset = (origin[axis] - x.origins[index][axis]) / x.steps[index]
+        out = sample(out, place, step / x.steps[index], offset, n, neighbors)
+    return out
+
+
+def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpace:
+    r"""Bring all levels to one grid, by linear interpolation.
+
+    A causal level holds its last sample until the next one instead, and is zero before its first one.
+
+    Args:
+        x: levels on grids.
+        size: the result lies on the pixels of the lifted image: ``size`` of them, counted from the first one, so that
+            the image's own size brings strided features back to the image, aligned (in a causal space, counted back
+            from the newest). Left out, the grid of level 0.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4, sampling="pyramid")
+        >>> resample(x).stack().shape
+        torch.Size([1, 3, 4, 32, 32])
+    """
+    check_space(x)
+    if x.dims == 0:
+        return x
+    if size is None:
+        size, unit, origin = [x.level(0).shape[a] for a in x.axes], x.unit, x.origins[-x.first_level]
+    else:
+        size, unit, origin = per_axis(size, x.dims, "size"), (1.0,) * x.dims, (0.0,) * x.dims
+        if min(size) < 1:
+            raise ValueError(f"size is one positive number for each of {x.dims} axes, got {size}")
+    steps = [to / now for to, now in zip(unit, x.unit, strict=True)]
+    levels = tuple(read_level(x, k, steps, origin, size) for k in range(x.num_levels))
+    return x.replace(levels, steps=(1.0,) * x.num_levels, origins=(tuple(origin),) * x.num_levels, unit=unit)
+
+
+def feature_pyramid(x: ScaleSpace) -> dict[str, Tensor]:
+    r"""The levels as a feature pyramid: level :math:`k` with step :math:`c^k`, keyed by its number.
+
+    This is what detection and segmentation heads on feature pyramids take, whatever the sampling.
+    """
+    check_space(x)
+    if not isinstance(x.base, float):
+        raise ValueError(f"a feature pyramid needs a scalar base, got the matrix {x.base}")
+    levels = {}
+    for index in range(x.num_levels):
+        step = x.expansion(index)
+        size = [count(n, step / x.steps[index]) for n in x.sizes(index)]
+        levels[str(index + x.first_level)] = read_level(x, index, [step] * x.dims, x.origins[index], size)
+    return levels
+
+
+def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
+    r"""The semigroup's action on lifted functions, :math:`f_k(z) \mapsto f_{k+n}(c^n z)`.
+
+    This is what becomes of the levels of an image when the image is downscaled by :math:`c^n`, so a network is
+    equivariant if it commutes with it. The last ``n`` levels are lost.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 1, 16, 16), num_levels=3)
+        >>> [tuple(level.shape[2:]) for level in scale_shift(x, 1).levels]
+        [(8, 8), (8, 8)]
+    """
+    check_space(x)
+    if not 0 <= n < x.num_levels:
+        raise ValueError(f"a space of {x.num_levels} levels can be shifted by 0 to {x.num_levels - 1}, got {n}")
+    kept = x.num_levels - n
+    zoom = expansion(x.base, n)
+    if isinstance(zoom, np.ndarray):
+        return _shift_lattice(x, n, zoom)
+    levels = tuple(_read_shifted(x, index, n, zoom) for index in range(kept))
+    return x.replace(levels, steps=x.steps[:kept], origins=x.origins[:kept])
+
+
+def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
+    out, source = x.levels[index + n], index + n
+    if x.causal and x.dims:
+        ratio = zoom * x.steps[index] / x.steps[source]
+        return hold(out, 2, ratio, count(out.shape[2], ratio))
+    for axis, place in enumerate(x.axes):
+        ratio = zoom * x.steps[index] / x.steps[source]
+        offset = (zoom * x.origins[index][axis] - x.origins[source][axis]) / x.steps[source]
+        first, samples = as_integer(offset), out.shape[place]
+        size = count(samples - first, ratio) if first is not None else floor((samples - 1 - offset) / ratio) + 1
+        out = sample(out, place, ratio, offset, size)
+    return out
+
+
+def _shift_lattice(x: ScaleSpace, n: int, zoom: NDArray) -> ScaleSpace:
+    levels, origins = [], []
+    for here, there, level in zip(x.origins, x.origins[n:], x.levels[n:], strict=False):
+        # Sample i of level k sits at o_k + i and reads sample zoom (o_k + i) - o_{k+n} of level k + n.
+        out, low = subsample(level, zoom, zoom @ np.array(here) - np.array(there))
+        levels.append(out)
+        origins.append(tuple((np.array(here) + low).tolist()))
+    return x.replace(tuple(levels), steps=x.steps[: len(levels)], origins=tuple(origins))
+
+
+def subsample(image: Tensor, matrix: NDArray, offset: NDArray) -> tuple[Tensor, NDArray]:
+    """The image at ``offset + matrix @ i`` for every ``i`` of the smallest box that holds it, and the box's first."""
+    corners = np.array(list(itertools.product(*((0, n - 1) for n in image.shape[2:]))))
+    preimage = (corners - offset) @ np.linalg.inv(matrix).T
+    low = np.ceil(preimage.min(0) - 1e-9).astype(int)
+    high = np.floor(preimage.max(0) + 1e-9).astype(int)
+    return sample_lattice(image, matrix, offset + matrix @ low, (high - low + 1).tolist()), low

@@ -1,0 +1,227 @@
+"""The semigroup correlation, for any semigroup that acts on signals."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from scalespaces.functional._grid import constant, per_axis, take
+
+Element = TypeVar("Element")
+
+
+class Semigroup(ABC, Generic[Element]):
+    r"""Transformations of signals that can be composed, and need not be invertible.
+
+    Three methods make a semigroup: :meth:`compose`, :meth:`act` and :meth:`elements`. The correlation is equivariant if
+    they satisfy the law of a left action, :math:`L_s L_t = L_{st}`; nothing else is assumed. A signal is a tensor
+    ``(B, C, *X)``.
+
+    Example:
+        >>> class Saturations(Semigroup[float]):
+        ...     def compose(self, s, t): return min(s, t)
+        ...     def act(self, s, f): return f.clamp(max=s)
+        ...     def elements(self): return [1.0, 0.5, 0.25]
+        >>> semigroup_correlation(torch.rand(8, 3, 5), torch.rand(2, 3, 5), Saturations()).shape
+        torch.Size([2, 8, 3])
+    """
+
+    @abstractmethod
+    def compose(self, s: Element, t: Element) -> Element:
+        """The product st: act by t first, then by s."""
+
+    @abstractmethod
+    def act(self, s: Element, f: Tensor) -> Tensor:
+        r"""The signal transformed, :math:`L_s[f]`."""
+
+    @abstractmethod
+    def elements(self) -> Sequence[Element]:
+        """Finitely many elements: where the correlation is evaluated, unless it is told otherwise."""
+
+    def key(self, s: Element) -> Hashable:
+        """What elements that are the same share: their values, numbers up to rounding."""
+        return rounded(s)
+
+    def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
+        """The signal on the points x where a filter of this shape lives: the first ones along each axis."""
+        if len(shape) != f.ndim - 2 or any(size > n for size, n in zip(shape, f.shape[2:], strict=True)):
+            raise ValueError(f"filters live inside the signal, got a window {tuple(shape)} of {tuple(f.shape[2:])}")
+        for axis, size in enumerate(shape, 2):
+            f = f.narrow(axis, 0, size)
+        return f
+
+    def orbit(self, f: Tensor, shape: Sequence[int], elements: Sequence[Element] | None = None) -> Tensor:
+        r"""All :math:`L_s[f]` where a filter of this shape lives, ``(B, C, |S|, *shape)``.
+
+        Element by element here; a semigroup that can do them all at once says how.
+        """
+        elements = self.elements() if elements is None else elements
+        return torch.stack([self.window(self.act(s, f), shape) for s in elements], 2)
+
+    def total(self, f: Tensor, elements: Sequence[Element]) -> Tensor:
+        r"""The sums :math:`\sum_x L_s[f](x)`, ``(B, C, number of elements)``."""
+        return torch.stack([self.act(s, f).flatten(2).sum(2) for s in elements], 2)
+
+    def correlate(self, psi: Tensor, f: Tensor, elements: Sequence[Element] | None = None) -> Tensor:
+        """The inner products of the filters with the orbit; for callers, :func:`semigroup_correlation`."""
+        orbit = self.orbit(f, psi.shape[2:], elements).flatten(3)  # B C S X
+        return torch.einsum("bcsx,ocx->bos", orbit, psi.flatten(2))
+
+
+def rounded(s: Any) -> Any:
+    """Numbers, and tuples of them, to twelve digits."""
+    if isinstance(s, float):
+        return float(f"{s:.12g}")
+    return tuple(map(rounded, s)) if isinstance(s, tuple) else s
+
+
+def _check(f: Any, elements: Sequence[Any] | None) -> None:
+    if not isinstance(f, Tensor) or f.ndim < 3 or not f.is_floating_point():
+        came = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one axis of space, got {came}")
+    if elements is not None and len(elements) == 0:
+        raise ValueError("elements are where to evaluate, got none; leave them out for the semigroup's own")
+
+
+def semigroup_correlation(
+    psi: Tensor, f: Tensor, semigroup: Semigroup[Element], *, elements: Sequence[Element] | None = None
+) -> Tensor:
+    r"""The paper's semigroup correlation, with channels.
+
+    .. math:: [\psi \star_S f]^o(s) = \sum_i \sum_{x \in X} \psi^{i,o}(x)\, L_s[f^i](x)
+
+    It is equivariant, :math:`[\psi \star L_t f](s) = [\psi \star f](st)`, as exactly as the action satisfies
+    :math:`L_s L_t = L_{st}`. The signal is transformed, not the filter: without inverses that is not the same.
+
+    Args:
+        psi: filters ``(C_out, C_in, *window)``; the window lies where :meth:`Semigroup.window` puts it.
+        f: signals ``(B, C_in, *X)``. For functions on the semigroup itself pass :class:`Lifted`.
+        semigroup: how elements compose and act.
+        elements: where to evaluate; the semigroup's finite truncation when left out.
+
+    Returns:
+        The correlation ``(B, C_out, number of elements)``, a function on the semigroup.
+
+    Example:
+        >>> f, psi = torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)
+        >>> out = semigroup_correlation(psi, f, scalespaces.functional.Translations((6, 6)))
+        >>> torch.allclose(out.unflatten(2, (6, 6)), torch.nn.functional.conv2d(f, psi), atol=1e-5)
+        True
+    """
+    _check(f, elements)
+    if psi.ndim != f.ndim:
+        raise ValueError(
+            f"signals of shape {tuple(f.shape)} need filters (C_out, C_in, *window) of {f.ndim} axes, got shape "
+            f"{tuple(psi.shape)}"
+        )
+    if psi.shape[1] != f.shape[1]:
+        raise ValueError(f"the filters take {psi.shape[1]} channels, got signals of {f.shape[1]}")
+    if psi.dtype != f.dtype and not torch.is_autocast_enabled(f.device.type):
+        raise ValueError(f"filters and signals are of one type, got {psi.dtype} and {f.dtype}; convert one of them")
+    return semigroup.correlate(psi, f, elements)
+
+
+def semigroup_lift(
+    f: Tensor,
+    semigroup: Semigroup[Element],
+    *,
+    at: int | Sequence[int] | None = 0,
+    elements: Sequence[Element] | None = None,
+) -> Tensor:
+    r"""Lift a signal to a function on the semigroup, the paper's equation "lifting".
+
+    .. math:: f^\uparrow(s) = L_s[f](x) \qquad\text{or}\qquad f^\uparrow(s) = \sum_{x \in X} L_s[f](x)
+
+    Either way the action becomes a shift: :math:`(L_t f)^\uparrow(s) = f^\uparrow(st)`, see :class:`Lifted`.
+
+    Args:
+        f: signals ``(B, C, *X)``.
+        semigroup: how elements act.
+        at: the point x, a number for each axis of X or one for all; ``None`` integrates x out.
+        elements: where to evaluate; the semigroup's finite truncation when left out.
+
+    Returns:
+        The lifted signal ``(B, C, number of elements)``.
+    """
+    _check(f, elements)
+    if at is None:
+        return semigroup.total(f, semigroup.elements() if elements is None else elements)
+    point = per_axis(at, f.ndim - 2, "at")
+    if min(point) < 0:
+        raise ValueError(f"at is a point of the window, whose coordinates start at 0, got {at}")
+    orbit = semigroup.orbit(f, [x + 1 for x in point], elements)
+    return orbit[(..., *point)]
+
+
+class Lifted(Semigroup[Element]):
+    r"""The action of a semigroup on functions on itself, :math:`L_s[f](t) = f(ts)`: a mere shift.
+
+    A signal is ``(B, C, |S|)``, its values in the order of ``semigroup.elements()``, as the correlation returns them. A
+    product outside the truncation reads zero: that is the truncation boundary. The products of all elements with the
+    support are found once, one by one: choose a small support.
+
+    Args:
+        semigroup: the semigroup.
+        support: where the filters live; they are ``(C_out, C_in, len(support))``. All elements when left out.
+
+    Example:
+        >>> shifts = scalespaces.functional.Translations((8,))
+        >>> f = semigroup_lift(torch.rand(1, 3, 8), shifts)
+        >>> semigroup_correlation(torch.rand(4, 3, 3), f, Lifted(shifts, [(-1,), (0,), (1,)])).shape
+        torch.Size([1, 4, 8])
+    """
+
+    def __init__(self, semigroup: Semigroup[Element], support: Iterable[Element] | None = None) -> None:
+        self.semigroup = semigroup
+        self.support = list(semigroup.elements() if support is None else support)
+        self._place = {semigroup.key(s): index for index, s in enumerate(semigroup.elements())}
+        self._products: Tensor | None = None
+
+    def compose(self, s: Element, t: Element) -> Element:
+        """The product st."""
+        return self.semigroup.compose(s, t)
+
+    def elements(self) -> Sequence[Element]:
+        """The truncation of the semigroup."""
+        return self.semigroup.elements()
+
+    def act(self, s: Element, f: Tensor) -> Tensor:
+        r"""The function :math:`t \mapsto f(ts)`."""
+        return self._read(f, self._places([s], self.elements()))[:, :, 0]
+
+    def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
+        """The function on the support of the filters."""
+        self._check(shape)
+        return self._read(f, self._where(self.support))
+
+    def orbit(self, f: Tensor, shape: Sequence[int], elements: Sequence[Element] | None = None) -> Tensor:
+        """All products at once: one gather."""
+        self._check(shape)
+        return self._read(f, self._table() if elements is None else self._places(elements, self.support))
+
+    @constant
+    def _table(self) -> Tensor:
+        if self._products is None:
+            self._products = self._places(self.elements(), self.support)
+        return self._products
+
+    def _check(self, shape: Sequence[int]) -> None:
+        if tuple(shape) != (len(self.support),):
+            raise ValueError(f"filters live on {len(self.support)} elements, got a window of shape {tuple(shape)}")
+
+    def _places(self, elements: Sequence[Element], support: Sequence[Element]) -> Tensor:
+        return torch.stack([self._where([self.compose(t, s) for t in support]) for s in elements])
+
+    def _where(self, elements: Sequence[Element]) -> Tensor:
+        return torch.tensor([self._place.get(self.semigroup.key(s), -1) for s in elements])
+
+    def _read(self, f: Tensor, places: Tensor) -> Tensor:
+        if f.ndim != 3 or f.shape[2] != len(self._place):
+            raise ValueError(f"a lifted signal is (B, C, {len(self._place)}) here, got shape {tuple(f.shape)}")
+        index = places.to(f.device)
+        values = take(f, 2, index.clip(min=0).flatten()).unflatten(2, index.shape)
+        return torch.where(index >= 0, values, 0.0)

@@ -1,0 +1,158 @@
+r"""Interpolation and transposed convolution with taps that are spread.
+
+A level whose taps are :math:`q` samples apart is made of :math:`q` lattices, and to a filter each of them is all there
+is. Made :math:`f` times finer, sample :math:`q u + r` of the result answers for sample :math:`u` of a plain operation
+on one lattice, the one that begins :math:`r / f` samples later. Where that lies between samples it is interpolated
+between neighbors :math:`c^v` apart, the largest power that divides :math:`r`: coarser neighbors are all that the same
+sample has to it when the image comes downscaled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from scalespaces.functional._grid import take, within
+from scalespaces.functional._space import ScaleSpace
+
+LINEAR = ("linear", "bilinear", "trilinear")
+NEAREST = ("nearest", "nearest-exact")
+
+
+def finer(x: ScaleSpace, levels: tuple[Tensor, ...], factor: Sequence[float], shift: Sequence[float]) -> ScaleSpace:
+    r"""The levels on grids ``factor`` times finer, whose sample 0 lies ``shift`` taps of the old ones further on."""
+    origins = tuple(
+        tuple((o + x.expansion(k) * s) * f for o, s, f in zip(origin, shift, factor, strict=True))
+        for k, origin in enumerate(x.origins)
+    )
+    return x.replace(levels, origins=origins, unit=tuple(u / f for u, f in zip(x.unit, factor, strict=True)))
+
+
+def half_pixel(factor: Sequence[float]) -> list[float]:
+    """Where sample 0 of a finer grid lies if both grids divide the same pixels."""
+    return [1 / (2 * f) - 1 / 2 for f in factor]
+
+
+def interpolate_spread(
+    f: Tensor,
+    axis: int,
+    spacing: int,
+    base: int,
+    factor: float,
+    size: int,
+    mode: str,
+    align_corners: bool,
+    ratio: float,
+) -> Tensor:
+    """``size`` samples of one axis made finer by ``factor``, each lattice by itself.
+
+    Args:
+        f: one level.
+        axis: which axis.
+        spacing: how many lattices there are.
+        base: the dilation between levels.
+        factor: of the whole space.
+        size: how many samples come out.
+        mode: as in ``F.interpolate``, nearest or linear.
+        align_corners: as in ``F.interpolate``; then and with given sizes,
+        ratio: how many samples of a lattice go into one of the result.
+    """
+    j = torch.arange(size, device=f.device)
+    u = torch.div(j, spacing, rounding_mode="floor")
+    real = torch.float64 if f.device.type != "mps" else torch.float32
+    if mode == "nearest":
+        place = (u.to(real) * ratio).floor()
+    elif mode == "nearest-exact":
+        place = ((u.to(real) + 0.5) * ratio).floor()
+    else:
+        place = u.to(real) * ratio if align_corners else ((u.to(real) + 0.5) * ratio - 0.5).clip(min=0)
+    low = place.floor()
+    weight = (place - low).to(f.dtype)
+    start, near, apart = _phases(j - u * spacing, spacing, base, factor, real)
+    low = low.long() * spacing + start
+
+    def read(index: Tensor) -> Tensor:
+        return take(f, axis, within(index, f.shape[axis], spacing))
+
+    def along(values: Tensor) -> Tensor:
+        return values.reshape([-1] + [1] * (f.ndim - axis - 1))
+
+    def between(index: Tensor) -> Tensor:
+        return torch.lerp(read(index), read(index + apart), along(near.to(f.dtype)))
+
+    if mode in NEAREST:
+        return read(low)
+    return torch.lerp(between(low), between(low + spacing), along(weight))
+
+
+def _phases(r: Tensor, spacing: int, base: int, factor: float, real: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Where lattices that begin ``r / factor`` samples later are read: a neighbor, weight of the next, distance."""
+    apart = torch.ones_like(r)
+    power = base
+    while power < spacing:
+        apart = torch.where(r % power == 0, power, apart)
+        power *= base
+    steps = r.to(real) / apart / factor
+    whole = (steps + 1e-9).floor()
+    return whole.long() * apart, (steps - whole).clip(min=0), apart
+
+
+def transpose_spread(
+    f: Tensor, spacing: int, base: int, factor: Sequence[int], plain: Callable[[Tensor], Tensor], size: Sequence[int]
+) -> Tensor:
+    """Run a plain transposed convolution on every lattice, and weave the results together, to at most ``size``.
+
+    Args:
+        f: one level.
+        spacing: how many lattices there are along each axis.
+        base: the dilation between levels.
+        factor: strides of the convolution.
+        plain: the convolution, of one tensor.
+        size: how many samples come out along each axis, if there are as many.
+    """
+    for axis in range(2, f.ndim):
+        f = _lattices(f, axis, spacing, base, factor[axis - 2])
+    out = plain(f)
+    for axis in reversed(range(2, f.ndim)):
+        out = out.unflatten(0, (spacing, -1)).movedim(0, axis + 1).flatten(axis, axis + 1)
+        if size[axis - 2] < out.shape[axis]:
+            out = out.narrow(axis, 0, size[axis - 2])
+    return out
+
+
+def _lattices(f: Tensor, axis: int, spacing: int, base: int, factor: int) -> Tensor:
+    """The lattices of one axis, one after another along the batch."""
+    n = f.shape[axis]
+    real = torch.float64 if f.device.type != "mps" else torch.float32
+    r = torch.arange(spacing, device=f.device)
+    start, near, apart = _phases(r, spacing, base, factor, real)
+    m = torch.arange((n - 1) // spacing + 1, device=f.device) * spacing
+    index = start[:, None] + m
+
+    def read(index: Tensor) -> Tensor:
+        return take(f, axis, within(index.flatten(), n, spacing)).unflatten(axis, (spacing, -1))
+
+    weight = near.to(f.dtype).reshape([-1] + [1] * (f.ndim - axis))
+    phases = torch.lerp(read(index), read(index + apart[:, None]), weight)
+    return phases.movedim(axis, 0).flatten(0, 1)
+
+
+def nominal_factor(old: Sequence[int], new: Sequence[int], unit: float, spacings: Sequence[float]) -> float | None:
+    """By how much an axis of these sizes, one per level, was made finer; None if not by one factor for all.
+
+    Sizes that a stride of :math:`f` divided come back up to what it left over, so :math:`f n` may be up to :math:`f`
+    taps away from the new size. Of several factors, one that divides the strides so far is taken.
+    """
+    up, ratio = new[0] >= old[0], new[0] / old[0]
+    small, large = (old, new) if up else (new, old)
+    sizes = list(zip(small, large, spacings, strict=True))
+    most = max(math.ceil(m / max(n - 1, 1)) for n, m, _ in sizes)
+    fitting = [r for r in range(1, most + 1) if all(abs(n * r - m) < r * q for n, m, q in sizes)]
+    if not fitting:
+        return ratio if all(m * old[0] == n * new[0] for m, n in zip(new, old, strict=True)) else None
+    nearest = large[0] / small[0]
+    best = min(fitting, key=lambda r: (not (up and (unit / r).is_integer()), abs(r - nearest)))
+    return float(best) if up else 1 / best

@@ -1,0 +1,97 @@
+"""What goes with a network: the images it expects and the classes it answers with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Card:
+    r"""The input normalization and the class names of a network, kept as its attribute ``card``.
+
+    .. math:: \hat f_i = (f_i - \mu_i) / \sigma_i
+
+    Args:
+        classes: names of the classes, in the order of the scores; none when unknown.
+        mean: :math:`\mu_i`, one number per channel; none when images come in as they are.
+        std: :math:`\sigma_i`, likewise.
+
+    Example:
+        >>> model = scalespaces.models.create_model("densenet")
+        >>> model.card = Card(classes=["normal", "tumor"], mean=[0.7, 0.5, 0.7], std=[0.2, 0.3, 0.2])
+        >>> Card.of(model).classes
+        ('normal', 'tumor')
+    """
+
+    classes: Sequence[str] = ()
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        classes, mean, std = (_items(name, getattr(self, name)) for name in ("classes", "mean", "std"))
+        if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
+            raise ValueError(f"classes are different strings, got {_short(classes)}")
+        if not all(map(_is_number, mean + std)) or len(mean) != len(std) or any(value <= 0 for value in std):
+            raise ValueError(
+                "mean and std are as many finite numbers, one per channel, and std is above zero, got "
+                f"{_short(mean)} and {_short(std)}"
+            )
+        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "mean", tuple(map(float, mean)))
+        object.__setattr__(self, "std", tuple(map(float, std)))
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Card:
+        """The card of a network; an empty one when it has none."""
+        card = getattr(model, "card", None)
+        if card is not None and not isinstance(card, cls):
+            raise TypeError(f"model.card is a Card, got {type(card).__name__}")
+        return card or cls()
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The card that :meth:`to_json` wrote."""
+        if not isinstance(value, dict) or not value.keys() <= {"classes", "mean", "std"}:
+            raise ValueError(f"a card has classes, mean and std, got {_short(value)}")
+        return cls(**value)
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Plain lists."""
+        return {name: list(value) for name, value in asdict(self).items()}
+
+    def normalize(self, image: Tensor) -> Tensor:
+        """The normalized image, of shape ``(..., C, H, W)``; the image itself without a mean."""
+        if not self.mean:
+            return image
+        if image.ndim < 3 or image.shape[-3] != len(self.mean):
+            raise ValueError(f"images are (..., {len(self.mean)}, height, width), got shape {tuple(image.shape)}")
+        mean, std = (torch.tensor(v, dtype=image.dtype, device=image.device) for v in (self.mean, self.std))
+        return (image - mean[:, None, None]) / std[:, None, None]
+
+    def check(self, config: dict[str, Any]) -> None:
+        """Refuse to go with a network of another number of classes or channels."""
+        for name, key in (("classes", "num_classes"), ("mean", "in_channels")):
+            given, expected = len(getattr(self, name)), config.get(key)
+            if given and expected is not None and given != expected:
+                raise ValueError(f"the card has {given} {name}, and the network {key}={expected}; they must agree")
+
+
+def _items(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
+        raise ValueError(f"{name} is a list, got {_short(value)}")
+    return tuple(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,194 @@
+"""A small CNN for digits, with levels: the network that SESN compares on MNIST-scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scalespaces.functional import ScaleSpace
+from scalespaces.functional._lift import Sampling
+from scalespaces.models._blocks import initialize
+from scalespaces.models._network import ScaleNetwork, per_place
+from scalespaces.models._registry import register_model
+from scalespaces.nn import ScaleBatchNorm, ScaleConv2d, ScaleMaxPool, ScalePool
+from scalespaces.theory import Base, check_integer, check_real
+
+
+class ConvBlock(nn.Module):
+    """corr[k,h,w] with a bias - ReLU - maximum pooling of 2 x 2 with stride 2, or none - batch normalization."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Sequence[int], window: str | None, scale_padding: str
+    ) -> None:
+        super().__init__()
+        self.label = f"conv[{','.join(map(str, kernel_size))}]{'' if window is None else ', max pooling'}"
+        self.conv = ScaleConv2d(in_channels, out_channels, kernel_size, scale_padding=scale_padding)
+        self.relu = nn.ReLU()
+        self.pool = nn.Identity() if window is None else ScaleMaxPool(2, window=window)
+        self.norm = ScaleBatchNorm(out_channels)
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Apply the block."""
+        return self.norm(self.pool(self.relu(self.conv(input))))
+
+
+class GridPool(nn.Module):
+    """The maximum over each cell of a grid that is laid over every level, whatever its size, flattened.
+
+    Shape:
+        - Input: levels of :math:`(B, C, H_k, W_k)`
+        - Output: levels of :math:`(B, C n^2)` with :math:`n` cells along each side
+    """
+
+    def __init__(self, cells: int) -> None:
+        super().__init__()
+        self.label = f"max pooling to {cells} x {cells}"
+        self.cells = check_integer("grid", cells, 1)
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Pool."""
+        return input.map(lambda level: self._rows(self._rows(level).mT).mT.flatten(1))
+
+    def _rows(self, level: Tensor) -> Tensor:
+        """The maxima of cells along the last axis, as those of F.adaptive_max_pool1d."""
+        if self.cells == 1:
+            return level.amax(-1, keepdim=True)
+        # All samples are compared, with masks: windows whose sizes follow from n cannot be exported for any n.
+        n, cell = level.shape[-1], torch.arange(self.cells, device=level.device)[:, None]
+        sample = torch.arange(n, device=level.device)
+        outside = ((sample + 1) * self.cells <= cell * n) | (sample * self.cells >= (cell + 1) * n)
+        return level.unsqueeze(-2).masked_fill(outside, -math.inf).amax(-1)
+
+
+class ConvNet(ScaleNetwork):
+    r"""A small CNN, by default the one that SESN compares on MNIST-scale, run on every level of a scale-space.
+
+    ===========================  ==================
+    layer                        shape
+    ===========================  ==================
+    conv[k,7,7], max pooling     [S, 14, 14, 32]
+    conv[k,7,7], max pooling     [S, 7, 7, 63]
+    conv[k,7,7]                  [S, 7, 7, 95]
+    max pooling to 2 x 2         [S, 380]
+    linear - BN - ReLU - drop    [S, 256]
+    linear                       [S, 10]
+    scale-pool                   [1, 10]
+    ===========================  ==================
+
+    A convolution is corr[k,7,7] - ReLU - pooling - BN. All levels share the head, whose grid is laid over each of them
+    whatever its size, and have logits of their own: levels are pooled last. With one level this is a plain CNN, and
+    with filters of one level there are as many parameters for any number of levels.
+
+    Args:
+        num_classes: number of classes.
+        in_channels: channels of the image.
+        channels: channels of each convolution; there is a pooling after each but the last.
+        kernel_size: height and width of the filters.
+        grid: cells along each side that the last features are pooled to, by their maximum.
+        hidden: channels of the hidden layer.
+        dropout: probability with which values of the hidden layer are dropped while training.
+        num_levels: the number of levels S; as the following arguments see :class:`~scalespaces.models.ScaleNetwork`.
+        filter_levels: k, of all filters; or one number for each convolution.
+        window: windows of the poolings: ``"plain"`` or ``"dilated"``, which commutes with scale in every sampling. In
+            a pyramid they are the same.
+        scale_pool: how the logits of levels are pooled: ``"mean"``, ``"max"`` or ``"logsumexp"``.
+        init: ``"he"`` or ``"paper"`` (filters start as the identity and some noise).
+
+    Shape:
+        - Input: :math:`(B, C, H, W)`
+        - Output: :math:`(B, classes)`
+
+    Example:
+        >>> model = ConvNet(num_levels=4, base=2**0.5, sampling="pyramid", method="cascade")
+        >>> answer, levels = model(torch.zeros(2, 1, 28, 28), return_levels=True)
+        >>> answer.shape, levels.shapes[3]
+        (torch.Size([2, 10]), (2, 10))
+        >>> sum(p.numel() for p in model.parameters())
+        494549
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        in_channels: int = 1,
+        channels: Sequence[int] = (32, 63, 95),
+        kernel_size: int = 7,
+        grid: int = 2,
+        hidden: int = 256,
+        dropout: float = 0.7,
+        num_levels: int = 1,
+        filter_levels: int | Sequence[int] = 1,
+        base: Base = 2.0,
+        zero_scale: float = 0.25,
+        method: str = "direct",
+        sampling: Sampling = "dense",
+        scale_padding: str = "zeros",
+        first_level: int = 0,
+        window: str = "plain",
+        scale_pool: str = "mean",
+        init: str = "he",
+    ) -> None:
+        if not channels:
+            raise ValueError("channels has one number for each convolution, got none")
+        deep = per_place(filter_levels, [True] * len(channels))
+        layout = [entry for k in deep for entry in (k, None)][:-1]
+        super().__init__(
+            in_channels, layout, num_levels, base, zero_scale, method, sampling, scale_padding, first_level, window
+        )
+        for name, value in (("num_classes", num_classes), ("kernel_size", kernel_size), ("hidden", hidden)):
+            check_integer(name, value, 1)
+        check_real("dropout", dropout, "from 0 to below 1", lambda p: 0 <= p < 1)
+        last = len(channels) - 1
+        self.blocks = nn.ModuleList(
+            ConvBlock(before, after, (k, kernel_size, kernel_size), window if n < last else None, scale_padding)
+            for n, (before, after, k) in enumerate(zip([in_channels, *channels], channels, deep, strict=False))
+        )
+        self.grid_pool = GridPool(grid)
+        self.hidden = nn.Linear(grid**2 * channels[-1], hidden, bias=False)
+        self.norm, self.relu, self.dropout = ScaleBatchNorm(hidden), nn.ReLU(), nn.Dropout(dropout)
+        self.linear = nn.Linear(hidden, num_classes)
+        self.scale_pool = ScalePool(scale_pool)
+        initialize(self, init)
+
+    def _head(self) -> list[nn.Module]:
+        return [self.grid_pool, self.hidden, self.norm, self.relu, self.dropout, self.linear]
+
+    def rows(self) -> list[nn.Module]:
+        """The rows of the table."""
+        return [self.lift, *self.blocks, *self._head(), self.scale_pool]
+
+    def body(self, levels: ScaleSpace) -> ScaleSpace:
+        """The features of the lifted image."""
+        for block in self.blocks:
+            levels = self.through(block, levels)
+        return levels
+
+    def scores(self, features: ScaleSpace) -> ScaleSpace:
+        """The class scores of every level as a whole: levels of ``(B, classes)``, which have no grid."""
+        for layer in self._head():
+            features = layer(features)
+        return features
+
+    def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The class scores ``(B, classes)``."""
+        return self.scale_pool(self.scores(features))
+
+    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The class scores of each level, ``(S, B, classes)``."""
+        return torch.stack(self.scores(features).levels)
+
+
+_DIGITS: dict[str, Any] = {"input_shape": (1, 28, 28)}
+register_model("cnn", ConvNet, "SESN's baseline for MNIST-scale, a small CNN", **_DIGITS)
+register_model(
+    "s_cnn",
+    ConvNet,
+    "the small CNN on 4 levels half an octave apart, with the same parameters",
+    {"num_levels": 4, "base": 2**0.5, "method": "cascade", "sampling": "pyramid"},
+    baseline="cnn",
+    **_DIGITS,
+)

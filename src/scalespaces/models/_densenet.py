@@ -1,0 +1,184 @@
+"""The paper's DenseNet, S-DenseNet, and the p4m-DenseNet it compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces.functional import ScaleSpace
+from scalespaces.functional._lift import Sampling
+from scalespaces.functional._p4 import Group, order
+from scalespaces.models._blocks import DenseBlock, LongSkip, Transition, initialize
+from scalespaces.models._network import ScaleNetwork, per_place
+from scalespaces.models._registry import register_model
+from scalespaces.nn import GlobalPool, P4MPool, P4Pool, ScaleP4Conv2d, ScaleP4MConv2d, ScalePool
+from scalespaces.theory import Base, check_integer
+
+_LIFTING = {"p4": ScaleP4Conv2d, "p4m": ScaleP4MConv2d}
+_POOLING = {"p4": P4Pool, "p4m": P4MPool}
+
+
+class DenseNet(ScaleNetwork):
+    r"""The supplement's table "A DenseNet": classification, for PCam's images of 96 x 96.
+
+    ======================  =====================
+    layer                   shape
+    ======================  =====================
+    dense_12[1,3,3] x 3     [S, 96, 96, 39]
+    transition[k,3,3]       [S, 48, 48, 19]
+    dense_24[1,3,3] x 3     [S, 48, 48, 94]
+    transition[k,3,3]       [S, 24, 24, 47]
+    dense_48[1,3,3] x 3     [S, 24, 24, 213]
+    global average pooling  [1, 1, 213]
+    linear layer            [1, 1, 2]
+    ======================  =====================
+
+    Long skip connections make the widths what they are: a dense block gets what the transition gives and, average-
+    pooled, what the block before got, :math:`19 + 3 = 22` and :math:`47 + 22 = 69` channels. S-DenseNet has
+    :math:`k = 3, S = 4`, the baseline :math:`k = 1, S = 1`: a space of one level is the image itself.
+
+    With a ``group`` all channels are *fields* on the symmetries of the square, made by one more correlation in front,
+    3 x 3 with as many fields as the image has channels, and averaged over the group in the end. Outputs are then
+    invariant under the symmetries, to machine precision, for images whose sides are divisible by :math:`2^P` with
+    :math:`P` transitions (4 here): then no 2 x 2 pooling leaves a row over. Scale comes on top with ``num_levels``.
+
+    Args:
+        num_classes: number of classes.
+        in_channels: channels of the image.
+        growth: channels of each layer of a dense block, one number per block.
+        num_layers: layers of a dense block.
+        num_levels: the number of levels S; as the following arguments see :class:`~scalespaces.models.ScaleNetwork`.
+        filter_levels: k, of the filters in transitions; or one number for each of dense, transition, dense, ...
+        window: windows of the poolings: ``"plain"`` (the paper's) or ``"dilated"``, which commutes with scale in
+            every sampling. In a pyramid they are the same.
+        scale_pool: how levels are pooled: ``"mean"`` (the paper's), ``"max"`` or ``"logsumexp"``.
+        group: ``"p4"`` or ``"p4m"`` for the symmetries of the square.
+        init: ``"paper"`` (filters start as the identity and some noise) or ``"he"``.
+
+    Shape:
+        - Input: :math:`(B, C, H, W)`
+        - Output: :math:`(B, classes)`
+
+    Example:
+        >>> model = DenseNet(num_levels=4, filter_levels=3, sampling="pyramid", method="cascade")
+        >>> model(torch.zeros(1, 3, 96, 96)).shape
+        torch.Size([1, 2])
+        >>> model.features(torch.zeros(1, 3, 96, 96))
+        ScaleSpace(4 levels, base 2, torch.float32, cpu)
+          level 0: (1, 213, 24, 24), step 1, origin 0.375 0.375
+          level 1: (1, 213, 12, 12), step 2, origin 0.75 0.75
+          level 2: (1, 213, 6, 6), step 4, origin 1.5 1.5
+          level 3: (1, 213, 3, 3), step 8, origin 3 3
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 2,
+        in_channels: int = 3,
+        growth: Sequence[int] = (12, 24, 48),
+        num_layers: int = 3,
+        num_levels: int = 1,
+        filter_levels: int | Sequence[int] = 1,
+        base: Base = 2.0,
+        zero_scale: float = 0.25,
+        method: str = "direct",
+        sampling: Sampling = "dense",
+        scale_padding: str = "zeros",
+        first_level: int = 0,
+        window: str = "plain",
+        scale_pool: str = "mean",
+        group: Group | None = None,
+        init: str = "paper",
+    ) -> None:
+        if group is not None:
+            order(group)  # refuses other groups
+        if not growth:
+            raise ValueError("growth has one number for each dense block, got none")
+        places = [bool(n % 2) for n in range(2 * len(growth) - 1)]  # dense, transition, dense, ...
+        deep = per_place(filter_levels, places)
+        layout: list[int | None] = []
+        for k, transition in zip(deep, places, strict=True):
+            layout += [1, None, k] if transition else [k] * check_integer("num_layers", num_layers, 1)
+        super().__init__(
+            in_channels, layout, num_levels, base, zero_scale, method, sampling, scale_padding, first_level, window
+        )
+        check_integer("num_classes", num_classes, 1)
+        self.stem = (
+            None if group is None else _LIFTING[group](in_channels, in_channels, (1, 3, 3), bias=False, lifting=True)
+        )
+        self.blocks, self.transitions, self.skips = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        channels = in_channels
+        for stage, width in enumerate(growth):
+            size = (deep[2 * stage], 3, 3)
+            block = DenseBlock(channels, width, size, num_layers, group=group, scale_padding=scale_padding)
+            self.blocks.append(block)
+            if stage == len(growth) - 1:
+                channels = block.out_channels
+                break
+            size = (deep[2 * stage + 1], 3, 3)
+            transition = Transition(
+                block.out_channels, None, size, window=window, group=group, scale_padding=scale_padding
+            )
+            self.transitions.append(transition)
+            self.skips.append(LongSkip(window))
+            channels += transition.out_channels
+        self.group_pool = None if group is None else _POOLING[group]("mean")
+        self.global_pool, self.scale_pool = GlobalPool(), ScalePool(scale_pool)
+        self.linear = nn.Linear(channels, num_classes)
+        initialize(self, init)
+
+    def rows(self) -> list[nn.Module]:
+        """The rows of the table."""
+        rows: list[nn.Module] = [self.lift]
+        rows += [self.stem] if self.stem is not None else []
+        for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
+            rows += [block, transition, skip]
+        rows += [self.blocks[-1], *([self.group_pool] if self.group_pool is not None else [])]
+        return [*rows, self.global_pool, self.scale_pool, self.linear]
+
+    def body(self, levels: ScaleSpace) -> ScaleSpace:
+        """The features of the lifted image: fields when there is a group."""
+        x = levels if self.stem is None else self.stem(levels)
+        for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
+            x = skip(self.through(transition, self.through(block, x)), x)
+        return self.through(self.blocks[-1], x)
+
+    def scores(self, features: ScaleSpace) -> ScaleSpace:
+        """The class scores of every sample of every level: their average over all samples is the level's answer."""
+        x = features if self.group_pool is None else self.group_pool(features)
+        return x.map(lambda level: F.conv2d(level, self.linear.weight[:, :, None, None], self.linear.bias))
+
+    def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The class scores ``(B, classes)``."""
+        return self.linear(self.scale_pool(self._pooled(features)))
+
+    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """The class scores of each level, ``(S, B, classes)``."""
+        return torch.stack(self._pooled(features).map(self.linear).levels)
+
+    def _pooled(self, features: ScaleSpace) -> ScaleSpace:
+        return self.global_pool(features if self.group_pool is None else self.group_pool(features))
+
+
+_PCAM: dict[str, Any] = {"input_shape": (3, 96, 96)}
+register_model("densenet", DenseNet, "the paper's baseline for PCam", **_PCAM)
+register_model(
+    "s_densenet",
+    DenseNet,
+    "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions",
+    {"num_levels": 4, "filter_levels": 3},
+    baseline="densenet",
+    **_PCAM,
+)
+register_model(
+    "p4m_densenet",
+    DenseNet,
+    "the DenseNet on the symmetries of the square, after Veeling et al. 2018",
+    {"group": "p4m", "growth": (4, 8, 16), "init": "he"},
+    baseline="densenet",
+    **_PCAM,
+)

@@ -1,0 +1,370 @@
+"""Networks for other programs: ONNX and torch.export, checked before they are written."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import json
+import logging
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from scalespaces._extras import require
+from scalespaces._files import prepare, replacing
+from scalespaces.functional import ScaleSpace
+from scalespaces.models._card import Card
+from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._registry import entry
+from scalespaces.nn import Lift
+from scalespaces.theory import check_choice, check_integer
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+OPSET = 18
+TOLERANCE = 1e-4
+_NEEDS = {".onnx": ("onnx", "onnxscript", "onnxruntime"), ".pt2": ()}  # by the ending of the file
+_AXES = ("batch", "channels", "height", "width")
+_MOST_BYTES = 2**31 - 2**24  # of a file in protocol buffers, with some room for the graph
+
+Run = Callable[[Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: the file.
+        shape: of the input, ``(B, C, H, W)``; None for batch, height and width that may be anything.
+        smallest: for a shape that is not fixed, the least height and width.
+        outputs: names of the outputs.
+        difference: the largest that was seen between the file's outputs and PyTorch's, relative to the largest output.
+        notes: what is not as one might expect, and why.
+    """
+
+    path: Path
+    shape: tuple[int | None, ...]
+    smallest: int | None
+    outputs: tuple[str, ...]
+    difference: float
+    notes: tuple[str, ...]
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether batch, height and width may vary."""
+        return None in self.shape
+
+    def __str__(self) -> str:
+        sizes = [name if n is None else str(n) for name, n in zip(_AXES, self.shape, strict=True)]
+        smallest = "" if self.smallest is None else f", height and width from {self.smallest}"
+        return (
+            f"{self.path}: image ({', '.join(sizes)}){smallest} -> {', '.join(self.outputs)}; "
+            f"differs from PyTorch by {self.difference:.1e} at most"
+        )
+
+
+def export(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    size: Sequence[int] | None = None,
+    batch: int = 1,
+    static: bool = False,
+    levels: bool = False,
+    normalize: bool = False,
+) -> Exported:
+    """Write a network as ONNX (``.onnx``, opset 18) or as a program of torch.export (``.pt2``).
+
+    Batch, height and width stay free when the levels have steps :math:`2^k` (base 2 in pyramid sampling), from the
+    ``smallest`` side on that leaves the last level two samples. For other networks sizes are fixed, and ``notes`` say
+    why. What was written is read back, run on random images of odd and even sizes, in onnxruntime if it is ONNX, and
+    compared with PyTorch; the file appears only if they agree to 1e-4 of the largest output.
+
+    Args:
+        model: a network that takes images; it is left as it is. It is exported in evaluation mode.
+        path: of the file, which ends in ``.onnx`` or ``.pt2``.
+        size: height and width where they are fixed; those of the registered network, or 224, when left out.
+        batch: number of images where it is fixed.
+        static: fix batch, height and width in any case.
+        levels: also give the outputs of every level; of a converted model, those instead of pooled ones.
+        normalize: put the input normalization of the network's :class:`~scalespaces.models.Card` into the graph.
+
+    Returns:
+        What was written. The file's outputs are called ``output`` for a single tensor, ``level_0`` and so on for
+        levels, keys and numbers for nests. Its metadata holds the card (``scalespaces`` in ONNX, the extra file
+        ``scalespaces.json`` in a ``.pt2``).
+    """
+    path = check_format(path)
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    card = Card.of(model)
+    if normalize and not card.mean:
+        raise ValueError("the network has no normalization to put into the graph; give it a Card with mean and std")
+    job = _Job(prepare(path), _Graph(copy.deepcopy(model), card if normalize else Card(), levels))
+    job.description = {"card": card.to_json(), "normalizes": normalize}
+    channels = _channels(model)
+    height, width = (check_integer("size", n, 1) for n in size or _usual_size(model))
+    fixed = (check_integer("batch", batch, 1), channels, height, width)
+    reason = None if static else _why_static(model)
+    with torch.no_grad(), _quiet():
+        if not static and reason is None:
+            try:
+                return job.dynamic(channels, _traced_side(model), [fixed] if size else [])
+            except (OSError, ImportError):
+                raise
+            except Exception as error:
+                reason = f"torch {torch.__version__} cannot keep them free: {_first_line(error)}"
+        if reason is not None:
+            job.notes.append(f"batch, height and width are fixed at {batch}, {height} and {width}: {reason}")
+        try:
+            return job.static(fixed)
+        except (ValueError, OSError, ImportError):
+            raise
+        except Exception as error:
+            raise ValueError(f"torch {torch.__version__} cannot export the network: {_first_line(error)}") from error
+
+
+def check_format(path: str | os.PathLike[str]) -> Path:
+    """Return the path if its ending says what can be written, with what is installed."""
+    path = Path(path)
+    check_choice("the ending of an exported file", path.suffix, _NEEDS)
+    for module in _NEEDS[path.suffix]:
+        require(module, "export")
+    return path
+
+
+class _Graph(nn.Module):
+    """What is exported: the normalization, the network, and a tensor or tensors with names."""
+
+    def __init__(self, model: nn.Module, card: Card, levels: bool) -> None:
+        super().__init__()
+        self.model, self.card, self.levels = model, card, levels
+        self.eval().cpu()
+
+    def forward(self, image: Tensor) -> Tensor | dict[str, Tensor]:
+        """Run."""
+        image = self.card.normalize(image)
+        output = self.model(image, return_levels=True) if self.levels else self.model(image)
+        if self.levels and isinstance(self.model, ScaleNetwork):
+            output = {"output": output[0], "": output[1]}
+        named = _named(output)
+        return named["output"] if named.keys() == {"output"} else named
+
+
+@dataclass
+class _Job:
+    """One export: what is written, where, and what there is to say about it."""
+
+    path: Path
+    graph: _Graph
+    description: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        tensors = [*self.graph.parameters(), *self.graph.buffers()]
+        self.dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), self.dtype)
+        if self.path.suffix == ".onnx":
+            if self.dtype != torch.float32:
+                self.notes.append(f"onnxruntime convolves in float32: exported in that instead of {self.dtype}")
+                self.graph, self.dtype = self.graph.float(), torch.float32
+            if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
+                raise ValueError("an ONNX file of one piece ends at 2 GB, and this network is larger; export .pt2")
+
+    def dynamic(self, channels: int, side: int, more: Sequence[Sequence[int]]) -> Exported:
+        """Export with free batch, height and width, from images of about that side."""
+        free = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
+        program = torch.export.export(
+            self.graph, (self.image((2, channels, side, side + 3)),), dynamic_shapes=(free,), strict=False
+        )
+        n = self.smallest(program.module(), channels, side)
+        shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
+        return self.write(program, (None, channels, None, None), n, shapes)
+
+    def static(self, shape: tuple[int, ...]) -> Exported:
+        """Export for one shape."""
+        program = torch.export.export(self.graph, (self.image(shape),), strict=False)
+        return self.write(program, shape, None, [shape])
+
+    def write(
+        self, program: ExportedProgram, shape: tuple[int | None, ...], smallest: int | None, shapes: Sequence[Any]
+    ) -> Exported:
+        """Write the file, and put it in place if it computes what PyTorch does for those shapes."""
+        outputs = tuple(_named(self.graph(self.image(shapes[0]))))
+        write, read = (_write_onnx, _read_onnx) if self.path.suffix == ".onnx" else (_write_pt2, _read_pt2)
+        with replacing(self.path) as draft:
+            write(program, draft, outputs, json.dumps(self.description | {"smallest": smallest}))
+            run = read(draft)
+            differences = torch.tensor([self.difference(run, shape) for shape in shapes])
+            if not bool((differences <= TOLERANCE).all()):
+                raise ValueError(
+                    f"what was exported differs from PyTorch by {differences.max():.1e} of the largest output, more "
+                    f"than {TOLERANCE:g}; nothing was written"
+                )
+        return Exported(self.path, shape, smallest, outputs, float(differences.max()), tuple(self.notes))
+
+    def image(self, shape: Sequence[int]) -> Tensor:
+        """A random image, always the same."""
+        return torch.rand(*shape, dtype=self.dtype, generator=torch.Generator().manual_seed(0))
+
+    def difference(self, run: Run, shape: Sequence[int]) -> float:
+        """How far the outputs are from PyTorch's, relative to the largest where that is above one."""
+        image = self.image(shape)
+        expected, found = _named(self.graph(image)), _named(run(image))
+        if expected.keys() != found.keys() or any(expected[name].shape != found[name].shape for name in expected):
+            return math.inf
+        pairs = [(expected[name].double(), found[name].double()) for name in expected]
+        return float(torch.stack([(a - b).abs().max() / a.abs().max().clip(min=1) for a, b in pairs]).max())
+
+    def smallest(self, run: Run, channels: int, side: int) -> int:
+        """The least side of square images that the program takes; it takes those of ``side``."""
+
+        def fits(n: int) -> bool:
+            try:
+                return self.difference(run, (1, channels, n, n)) <= TOLERANCE
+            except Exception:  # the network's and the program's own refusals are of many kinds
+                return False
+
+        high = 1
+        while high < side and not fits(high):
+            high *= 2
+        low, high = high // 2 + 1, min(high, side)
+        return low + bisect.bisect_left(range(low, high), True, key=fits)
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+
+
+def _write_pt2(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:
+    torch.export.save(program, path, extra_files={"scalespaces.json": description})
+
+
+def _read_pt2(path: Path) -> Run:
+    return torch.export.load(path).module()
+
+
+def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:
+    onnx: Any = require("onnx", "export")
+    table: Any = {torch.ops.aten.remainder.Scalar: _remainder}
+    converted: Any = torch.onnx.export(
+        program,
+        dynamo=True,
+        verbose=False,
+        input_names=["image"],
+        output_names=list(outputs),
+        opset_version=OPSET,
+        custom_translation_table=table,
+    )
+    proto = converted.model_proto
+    (image,) = (node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
+    symbols = {str(n): axis for n, axis in zip(image.meta["val"].shape, _AXES, strict=True) if not isinstance(n, int)}
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(r"\w+", lambda found: symbols.get(found[0], found[0]), dim.dim_param)
+    proto.metadata_props.add(key="scalespaces", value=description)
+    onnx.checker.check_model(proto, full_check=True)
+    path.write_bytes(proto.SerializeToString())
+
+
+def _read_onnx(path: Path) -> Run:
+    runtime: Any = require("onnxruntime", "export")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(image: Tensor) -> dict[str, Tensor]:
+        found = session.run(None, {"image": image.numpy()})
+        return dict(zip(names, map(torch.from_numpy, found), strict=True))
+
+    return run
+
+
+def _remainder(self: Any, other: Any) -> Any:
+    """The remainder as ONNX has it: torch's own translation knows no divisor that is a size."""
+    op: Any = require("onnxscript", "export").opset18
+    other = op.CastLike(other, self)
+    if self.dtype.is_floating_point():
+        return op.Sub(self, op.Mul(op.Floor(op.Div(self, other)), other))
+    return op.Mod(self, other)
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+def _why_static(model: nn.Module) -> str | None:
+    """Why sizes cannot be free, if so."""
+    lift = getattr(model, "lift", None)
+    if not isinstance(lift, Lift) or lift.num_levels == 1:
+        return None
+    if lift.base != 2:
+        return f"they are free for base 2, and this is base {lift.base}"
+    steps = [2.0 ** (k + lift.first_level) for k in range(lift.num_levels)]
+    return None if list(lift.plan.steps) == steps else f"they are free in pyramid sampling, and this is {lift.sampling}"
+
+
+def _traced_side(model: nn.Module) -> int:
+    """A side at which the last level has two samples after strides of 32: torch takes sizes of one for constants."""
+    lift = getattr(model, "lift", None)
+    return 64 * 2 ** (lift.num_levels + lift.first_level - 1 if isinstance(lift, Lift) else 0)
+
+
+def _channels(model: nn.Module) -> int:
+    """The channels of the images: those of the network or of its first layer that says."""
+    found = (getattr(module, "in_channels", None) for module in model.modules())
+    return next((channels for channels in found if isinstance(channels, int)), 3)
+
+
+def _usual_size(model: nn.Module) -> tuple[int, int]:
+    name = getattr(model, "config", {}).get("name")
+    return (224, 224) if name is None else entry(name).input_shape[1:]
+
+
+def _named(value: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors of an output, which may be nested, by names."""
+    if value is None:
+        return {}
+    if isinstance(value, Tensor):
+        return {name or "output": value}
+    if isinstance(value, ScaleSpace):
+        value = {f"level_{value.first_level + n}": level for n, level in enumerate(value.levels)}
+    elif isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    elif not isinstance(value, Mapping):
+        raise ValueError(f"outputs are tensors, and dictionaries, lists and tuples of them, got {type(value).__name__}")
+    return {
+        key: tensor
+        for part, item in value.items()
+        for key, tensor in _named(item, "_".join(filter(None, (name, str(part))))).items()
+    }
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing of what torch tells its developers."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,281 @@
+"""Networks in files: safetensors that say which network they hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from scalespaces._extras import require
+from scalespaces._files import replacing
+from scalespaces.models._card import Card
+from scalespaces.models._convert import Converted, convert
+from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._registry import create_model
+
+FORMAT = 1
+_KEY = "scalespaces"  # the only entry of the metadata, whose order would differ from file to file
+_MOST_METADATA = 2**20  # characters
+_MOST_LEVELS = 64
+_FARTHEST = {False: 2.0**16, True: 2.0**8}  # standard deviation of the last level's blur in pixels; of a matrix base
+_CONVERSION = (
+    "num_levels",
+    "base",
+    "zero_scale",
+    "sampling",
+    "method",
+    "kernel",
+    "padding_mode",
+    "first_level",
+    "interaction",
+    "scale_padding",
+    "pool",
+    "pool_before",
+)
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
+_DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
+
+Tensors = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and type, as safetensors calls it, of every tensor in a file."""
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a network into a safetensors file that :func:`load` makes the same network of.
+
+    Beside the ``state_dict``, under its own names, the metadata's entry ``scalespaces`` holds as JSON the name and
+    arguments of the architecture, or the arguments of the conversion; the network's
+    :class:`~scalespaces.models.Card`; and the version of the library. Tensors that share memory are written under each
+    of their names. The file appears whole or not at all.
+
+    Args:
+        model: made by :func:`~scalespaces.models.create_model` or :func:`~scalespaces.models.convert`.
+        path: of the file; folders above it are created.
+    """
+    from importlib.metadata import version
+
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    config = getattr(model, "config", None)
+    converted = isinstance(model, Converted)
+    if not isinstance(config, dict) or not (converted or isinstance(config.get("name"), str)):
+        raise ValueError(
+            "networks made by scalespaces.models.create_model or scalespaces.convert can be saved, got a "
+            f"{type(model).__name__} with no config; of others, save the state_dict with safetensors.torch.save_file"
+        )
+    card = Card.of(model)
+    card.check(config)
+    document: dict[str, Any] = {"format": FORMAT, "version": version("scalespaces"), "card": card.to_json()}
+    if isinstance(model, Converted):
+        document |= {"conversion": config, "converted": type(model.model).__qualname__}
+    else:
+        document["network"] = config
+    try:
+        text = json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the arguments of a network are plain values that JSON can hold, got {config}") from error
+    state = {name: _plain(name, tensor) for name, tensor in model.state_dict().items()}
+    if not converted:
+        kinds = {dtype: kind for kind, dtype in _DTYPES.items()}
+        tensors = {name: (tuple(tensor.shape), kinds[tensor.dtype]) for name, tensor in state.items()}
+        _compare(tensors, _skeleton(config).state_dict(), "the network differs from what its config builds")
+    with replacing(path) as draft:
+        require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text})
+
+
+@overload
+def load(path: str | os.PathLike[str], model: None = None, *, device: Any = "cpu") -> ScaleNetwork: ...
+@overload
+def load(path: str | os.PathLike[str], model: nn.Module, *, device: Any = "cpu") -> Converted: ...
+def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device: Any = "cpu") -> nn.Module:
+    """Read a network that :func:`save` wrote, in evaluation mode, with its :class:`~scalespaces.models.Card`.
+
+    Files are not trusted: nothing in them is run, and what is damaged, foreign or absurd is refused with a
+    ``ValueError`` before tensors are read. Data types are the file's. The global random state is left as it was.
+
+    Args:
+        path: of the file.
+        model: for a converted network, the model it was made of, with any weights; it is left as it is.
+        device: where to put the network.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/model.safetensors"
+        >>> save(scalespaces.models.create_model("densenet", num_classes=5), path)
+        >>> load(path)(torch.zeros(1, 3, 96, 96)).shape
+        torch.Size([1, 5])
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"expected a file, got {str(path)!r}, which is a folder")
+    if not path.is_file():  # a pipe might never end
+        raise FileNotFoundError(f"expected a file, got {str(path)!r}, which does not exist or is none")
+    safetensors = require("safetensors", "files")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            slices = {key: file.get_slice(key) for key in sorted(file.keys())}
+            tensors = {key: (tuple(item.get_shape()), item.get_dtype()) for key, item in slices.items()}
+            document = _read(file.metadata() or {})
+            network = _rebuild(document, tensors, model)
+            card = Card.from_json(document.get("card", {}))
+            card.check(network.config)
+            _set_dtypes(network, tensors)
+            network.load_state_dict({key: file.get_tensor(key) for key in tensors})
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is no safetensors file, or a damaged one: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"cannot load {str(path)!r}: {error}") from error
+    network.card = card
+    return network.to(device).eval()
+
+
+def _plain(name: str, tensor: Any) -> Tensor:
+    """The tensor as safetensors takes it: in memory of its own, on the CPU."""
+    if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
+        what = f"a tensor on {tensor.device}, {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise ValueError(f"a file holds dense tensors with values, got {what} for {name!r}")
+    if tensor.dtype not in _DTYPES.values():
+        raise ValueError(f"a file holds floating-point and integer tensors, got {tensor.dtype} for {name!r}")
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+# --- untrusted files -------------------------------------------------------------------------------------------------
+
+
+def _read(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What the file says about the network in it, as far as it can be checked without building it."""
+    text = metadata.get(_KEY)
+    if text is None:
+        raise ValueError(
+            "it does not say which network it holds, so scalespaces did not write it; read its tensors with "
+            "safetensors.torch.load_file, and give them to load_state_dict"
+        )
+    if len(text) > _MOST_METADATA:
+        raise ValueError(f"its description may have {_MOST_METADATA} characters, and has {len(text)}")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its description is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"its description is a {type(document).__name__}, not an object")
+    version, written_by = document.get("format"), document.get("version")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"its format is a number from 1 on, got {version!r:.80}")
+    if version > FORMAT:
+        raise ValueError(f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}; upgrade to read it")
+    if sum(isinstance(document.get(key), dict) for key in ("network", "conversion")) != 1:
+        raise ValueError("its description has neither or both of a network and a conversion")
+    return document
+
+
+def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None) -> Any:
+    """The network, once the file is known to hold exactly its tensors."""
+    converted = isinstance(document.get("conversion"), dict)
+    config = document["conversion" if converted else "network"]
+    _check_sizes(config, tensors)
+    if converted:
+        if model is None:
+            raise ValueError(
+                f"it holds a conversion of a {document.get('converted')!r:.80}; give that model: "
+                "load(path, model=...), or --model MODULE:FUNCTION on the command line"
+            )
+        if not config.keys() <= set(_CONVERSION):
+            raise ValueError(f"conversions take no {sorted(config.keys() - set(_CONVERSION))!r:.80}")
+        _check_reach(config, config.get("num_levels", 4))
+        network = _attempt(lambda: convert(model, **config))
+        _compare(tensors, network.state_dict(), "its tensors are not those of the model, converted")
+        return network
+    if model is not None:
+        raise ValueError(f"it holds all of {config.get('name')!r:.80}; leave out the model")
+    skeleton = _attempt(lambda: _skeleton(config))
+    _compare(tensors, skeleton.state_dict(), f"its tensors are not those of {config['name']!r}")
+    _check_reach(config, skeleton.lift.num_levels)
+    with torch.random.fork_rng(devices=[]):
+        return _attempt(lambda: create_model(**config))
+
+
+def _skeleton(config: dict[str, Any]) -> ScaleNetwork:
+    """The network with no memory and with the cheapest lift, on which none of its parameters depend."""
+    cheap: dict[str, Any] = {"base": 2.0, "zero_scale": 0.25, "method": "cascade", "sampling": "pyramid"}
+    with torch.device("meta"), _Unfilled():
+        return create_model(**config | {name: value for name, value in cheap.items() if name in config})
+
+
+class _Unfilled(TorchFunctionMode):
+    """Draws no random numbers: on the meta device torch would load its compiler to draw none, for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **kwargs or {})
+
+
+def _attempt(build: Callable[[], Any]) -> Any:
+    """Arguments from a file may be of any type, so may be the error."""
+    try:
+        return build()
+    except Exception as error:
+        raise ValueError(f"its arguments build no network: {error}") from error
+
+
+def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
+    """No number may be larger, and no list longer, than the tensors call for: little is built of a file that lies."""
+    most = max([_MOST_LEVELS, len(tensors), *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
+    for name, value in config.items():
+        limit = _MOST_LEVELS if name in ("num_levels", "first_level") else most
+        items = _leaves(value)
+        if len(items) > max(_MOST_LEVELS, len(tensors)):
+            raise ValueError(f"{name} is too long for a file of {len(tensors)} tensors")
+        for item in items:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise ValueError(f"{name} must be finite, got {item}")
+            if isinstance(item, int) and abs(item) > limit:
+                raise ValueError(f"{name} may be {limit} at most with these tensors, got {item!r:.40}")
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The items of nested lists, which are all that arguments may nest."""
+    if isinstance(value, dict):
+        raise ValueError(f"arguments are plain values and lists, got {value!r:.80}")
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list) else [value]
+
+
+def _check_reach(config: dict[str, Any], num_levels: int) -> None:
+    """The kernel of the last level must have a size that can be computed."""
+    matrix = isinstance(config.get("base"), list)
+    try:
+        base = float(np.linalg.norm(config["base"])) if matrix else float(config.get("base", 2.0))
+        sigma = math.sqrt(config.get("zero_scale", 0.25)) * base ** (num_levels - 1)
+    except (TypeError, ValueError, OverflowError):
+        sigma = math.inf
+    if not sigma <= _FARTHEST[matrix]:
+        raise ValueError(
+            f"{num_levels!r:.40} levels of base {config.get('base')!r:.80} and zero-scale "
+            f"{config.get('zero_scale')!r:.40} blur too far to be computed"
+        )
+
+
+def _compare(tensors: Tensors, state: Mapping[str, Tensor], complaint: str) -> None:
+    """Refuse unless names, shapes and kinds of numbers are those of the state."""
+    for name in sorted(tensors.keys() ^ state.keys()):
+        raise ValueError(f"{complaint}: {name!r:.200} is {'missing' if name in state else 'unknown'}")
+    for name, expected in state.items():
+        shape, kind = tensors[name]
+        if shape != tuple(expected.shape):
+            raise ValueError(f"{complaint}: {name!r} has shape {shape} instead of {tuple(expected.shape)}")
+        if kind not in _FLOATS if expected.is_floating_point() else _DTYPES.get(kind) != expected.dtype:
+            raise ValueError(f"{complaint}: {name!r} is of type {kind}, which cannot stand for {expected.dtype}")
+
+
+def _set_dtypes(network: nn.Module, tensors: Tensors) -> None:
+    """Give the network the file's data types; buffers that the file does not hold follow when there is one."""
+    floats = {kind for _, kind in tensors.values() if kind in _FLOATS}
+    if len(floats) == 1:
+        network.to(_FLOATS[floats.pop()])
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        tensor.data = tensor.data.to(_DTYPES[tensors[name][1]])

@@ -1,0 +1,48 @@
+"""Networks with random weights, to measure equivariance with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from scalespaces.nn import Lift, ScaleConv2d
+from scalespaces.theory import PaddingMode
+
+
+def random_network(
+    layers: int,
+    *,
+    in_channels: int = 3,
+    channels: int = 8,
+    filter_levels: int = 2,
+    scale_padding: str = "zeros",
+    padding_mode: PaddingMode = "reflect",
+    seed: int = 0,
+    **lift_arguments: Any,
+) -> nn.Sequential:
+    """A lift and some layers of correlation and ReLU, with random weights after He: the paper's test of equivariance.
+
+    Args:
+        layers: number of correlations, each with filters of ``(filter_levels, 3, 3)`` and no bias.
+        in_channels: channels of the image.
+        channels: channels of every layer.
+        filter_levels: levels of the filters; each layer sees that many less one past the level it computes.
+        scale_padding: as in :class:`~scalespaces.nn.ScaleConv2d`.
+        padding_mode: of the lift and of the layers.
+        seed: of the weights; the global random state is left as it was.
+        **lift_arguments: as in :class:`~scalespaces.nn.Lift`.
+
+    Example:
+        >>> random_network(2, num_levels=4)(torch.rand(1, 3, 16, 16)).stack().shape
+        torch.Size([1, 8, 4, 16, 16])
+    """
+    modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
+    paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in range(layers):
+            width = channels if layer else in_channels
+            modules += [ScaleConv2d(width, channels, (filter_levels, 3, 3), bias=False, **paddings), nn.ReLU()]
+    return nn.Sequential(*modules)

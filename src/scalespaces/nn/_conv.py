@@ -1,0 +1,140 @@
+"""The scale-space correlation as a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from scalespaces.functional import ScaleSpace, scale_conv
+from scalespaces.functional._conv import check_scale_padding
+from scalespaces.functional._grid import per_axis
+from scalespaces.functional._space import check_space
+from scalespaces.functional._window import Window
+from scalespaces.nn import init
+from scalespaces.theory import PaddingMode, check_padding_mode
+
+
+class _ScaleConv(nn.Module):
+    dims: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = "same",
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        scale_padding: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(kernel_size, int) or len(kernel_size) != self.dims + 1:
+            axes = ", ".join(("levels", "depth", "height", "width")[i] for i in (0, *range(4 - self.dims, 4)))
+            raise ValueError(f"kernel_size is ({axes}), got {kernel_size}")
+        kernel_size = per_axis(kernel_size, self.dims + 1, "kernel_size")
+        if min(kernel_size) < 1:
+            raise ValueError(f"kernel_size is at least 1 along every axis, got {kernel_size}")
+        if groups < 1 or in_channels < 1 or out_channels < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"channels are positive and divisible by groups, got {in_channels} in, {out_channels} out, "
+                f"{groups} groups"
+            )
+        Window.of(kernel_size[1:], stride, padding, per_axis(dilation, self.dims, "dilation"))
+        check_scale_padding(scale_padding, kernel_size[0], kernel_size[0])
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.padding_mode: PaddingMode = check_padding_mode(padding_mode)
+        self.scale_padding = scale_padding
+        # A filter of one level has the weight of a plain convolution, so that plain weights load into it.
+        shape = kernel_size if kernel_size[0] > 1 else kernel_size[1:]
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels // groups, *shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """He's initialization; the paper's is :func:`scalespaces.nn.init.paper_`."""
+        init.he_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def apply(tensor: Tensor) -> Tensor:
+            # To torch a weight of five axes is that of a volume, which has no memory_format=torch.channels_last.
+            if self.dims == 2 and tensor.ndim == 5:
+                return fn(tensor.flatten(1, 2)).unflatten(1, tensor.shape[1:3])
+            return fn(tensor)
+
+        return super()._apply(apply, recurse)
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Correlate."""
+        if (check_space(input).dims or input.ndim - 2) != self.dims:
+            raise ValueError(
+                f"{type(self).__name__} is for levels of {self.dims} spatial axes, got shapes {input.shapes}; "
+                "use the layer of that number of axes"
+            )
+        return scale_conv(input, self.weight, self.bias, **self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        names = ("stride", "padding", "dilation", "groups", "padding_mode", "scale_padding")
+        return {name: getattr(self, name) for name in names}
+
+    def extra_repr(self) -> str:
+        """The arguments that differ from the defaults."""
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        for name, default in (("stride", 1), ("padding", "same"), ("dilation", 1), ("groups", 1)):
+            text += f", {name}={getattr(self, name)}" if getattr(self, name) != default else ""
+        for name, default in (("padding_mode", "zeros"), ("scale_padding", "zeros")):
+            text += f", {name}={getattr(self, name)!r}" if getattr(self, name) != default else ""
+        return text + ("" if self.bias is not None else ", bias=False")
+
+
+class ScaleConv1d(_ScaleConv):
+    """Scale-space correlation of signals; see :class:`ScaleConv2d`."""
+
+    dims = 1
+
+
+class ScaleConv2d(_ScaleConv):
+    r"""Scale-space correlation, the paper's corr[k,h,w].
+
+    .. math:: [\psi \star f]^o_k(z) = \sum_{i,\ell,y} \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(c^k y + z)
+
+    Commutes with :func:`~scalespaces.functional.scale_shift` to machine precision, except at levels whose filter
+    reaches past the last one; ``scale_padding`` says what those see. Every sampling runs the same code: the spacing
+    of the taps is read off the input.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: ``(k, h, w)``: levels, height and width of the filter. With one level the weight has the shape
+            of a plain convolution's.
+        stride: as in PyTorch's convolutions, like ``dilation``, ``groups``, ``bias`` and ``padding_mode``.
+        padding: in taps on each side; ``"same"`` or ``"valid"``.
+        scale_padding: ``"zeros"`` (the paper), ``"replicate"`` or ``"valid"``.
+
+    Shape:
+        - Input: S levels of :math:`(B, C_{in}, H_k, W_k)`
+        - Output: S levels of :math:`(B, C_{out}, H_k, W_k)`; ``S - k + 1`` with ``scale_padding="valid"``
+
+    Example:
+        >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
+        >>> ScaleConv2d(3, 8, (2, 3, 3))(x).stack().shape
+        torch.Size([1, 8, 4, 32, 32])
+    """
+
+    dims = 2
+
+
+class ScaleConv3d(_ScaleConv):
+    """Scale-space correlation of volumes, ``kernel_size=(k, d, h, w)``; see :class:`ScaleConv2d`."""
+
+    dims = 3

@@ -1,0 +1,131 @@
+"""Layers for scale-spaces on graphs and meshes; their levels are plain tensors ``(B, C, S, N)``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.functional._conv import check_scale_padding
+from scalespaces.functional._graph import POOL_AXES, POOL_MODES
+from scalespaces.nn import init
+from scalespaces.theory import check_choice, check_integer, check_real
+
+
+class GraphLift(nn.Module):
+    r"""Lift signals on the nodes of a graph by heat diffusion; see :func:`scalespaces.functional.graph_lift`.
+
+    .. math:: f_k = e^{-k \tau L} f
+
+    Shape:
+        - Input: :math:`(B, C, N)`, and a :class:`~scalespaces.functional.Graph`
+        - Output: :math:`(B, C, S, N)`
+
+    Example:
+        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
+        >>> GraphLift(num_levels=4)(torch.rand(2, 3, 3), graph).shape
+        torch.Size([2, 3, 4, 3])
+    """
+
+    def __init__(self, num_levels: int = 4, tau: float = 1.0) -> None:
+        super().__init__()
+        self.num_levels = check_integer("num_levels", num_levels, 1)
+        self.tau = check_real("tau", tau, ">= 0, a time", lambda tau: tau >= 0)
+
+    def forward(self, input: Tensor, graph: Graph) -> Tensor:
+        """Lift."""
+        return graph_lift(input, graph, self.num_levels, self.tau)
+
+    def extra_repr(self) -> str:
+        """The levels."""
+        return f"num_levels={self.num_levels}, tau={self.tau}"
+
+
+class GraphConv(nn.Module):
+    r"""Correlation over levels and neighbors; see :func:`scalespaces.functional.graph_conv`.
+
+    .. math:: [\psi \star f]^o_k = \sum_{i,\ell} \left( \psi^{i,o}_{\ell,0} + \psi^{i,o}_{\ell,1} P \right) f^i_{k+\ell}
+
+    Diffusing the input by one ``tau`` shifts the output by one level, to machine precision, except at levels whose
+    filter reaches past the last one. ``nn.ReLU``, ``nn.BatchNorm2d`` (in eval mode) and ``nn.Dropout`` in between
+    leave that true.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: levels of the filter; in space it is a node and its neighbors.
+        bias: add one number per output channel.
+        scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``.
+
+    Shape:
+        - Input: :math:`(B, C_{in}, S, N)`, and a :class:`~scalespaces.functional.Graph`
+        - Output: :math:`(B, C_{out}, S, N)`; ``S - kernel_size + 1`` levels with ``scale_padding="valid"``
+
+    Example:
+        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
+        >>> GraphConv(3, 8, kernel_size=2, scale_padding="valid")(torch.rand(2, 3, 4, 3), graph).shape
+        torch.Size([2, 8, 3, 3])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 2,
+        bias: bool = True,
+        scale_padding: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels = check_integer("in_channels", in_channels, 1)
+        self.out_channels = check_integer("out_channels", out_channels, 1)
+        self.kernel_size = check_integer("kernel_size", kernel_size, 1)
+        check_scale_padding(scale_padding, kernel_size, kernel_size)
+        self.scale_padding = scale_padding
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, 2, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """He's initialization."""
+        init.he_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor, graph: Graph) -> Tensor:
+        """Correlate."""
+        return graph_conv(input, self.weight, graph, self.bias, self.scale_padding)
+
+    def extra_repr(self) -> str:
+        """The arguments that differ from the defaults."""
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        text += f", scale_padding={self.scale_padding!r}" if self.scale_padding != "zeros" else ""
+        return text + ("" if self.bias is not None else ", bias=False")
+
+
+class GraphPool(nn.Module):
+    """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.functional.graph_pool`.
+
+    Called with a graph, means over nodes are weighted by its mass (on a mesh, by area).
+
+    Shape:
+        - Input: :math:`(B, C, S, N)`
+        - Output: :math:`(B, C)`; ``over="levels"`` leaves :math:`(B, C, N)`, ``over="nodes"`` :math:`(B, C, S)`
+
+    Example:
+        >>> GraphPool("max")(torch.rand(2, 3, 4, 5)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, mode: str = "mean", over: str = "both") -> None:
+        super().__init__()
+        self.mode, self.over = check_choice("mode", mode, POOL_MODES), check_choice("over", over, POOL_AXES)
+
+    def forward(self, input: Tensor, graph: Graph | None = None) -> Tensor:
+        """Pool."""
+        return graph_pool(input, graph, self.mode, self.over)
+
+    def extra_repr(self) -> str:
+        """The mode, and the axes."""
+        return f"{self.mode!r}, over={self.over!r}"

@@ -1,0 +1,133 @@
+"""Batch normalization and scale dropout as layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from scalespaces.functional import ScaleSpace, scale_batch_norm, scale_dropout
+from scalespaces.nn._checkpoint import is_computed_again
+
+
+class ScaleBatchNorm(_NormBase):
+    """Batch normalization with one set of statistics per channel for all levels.
+
+    Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of
+    samples. Parameters and buffers are those of PyTorch's ``BatchNorm``. In evaluation it commutes with scale; while
+    training, statistics depend on which levels there are.
+
+    Args:
+        num_features: channels.
+        eps: as in ``nn.BatchNorm2d``, like ``momentum``, ``affine`` and ``track_running_stats``.
+        sync: take the statistics over all processes of ``torch.distributed``, on any device.
+
+    Shape:
+        - Input, output: levels of :math:`(B, C, *)`
+    """
+
+    elements = 1  # consecutive channels that share their statistics
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        sync: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.sync = sync
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Normalize."""
+        momentum, again = self.momentum, is_computed_again()
+        if self.training and self.num_batches_tracked is not None and not again:
+            self.num_batches_tracked.add_(1)
+            if momentum is None:  # a plain average over all batches so far
+                momentum = 1.0 / float(self.num_batches_tracked)
+        return scale_batch_norm(
+            input,
+            None if self.training and again else self.running_mean,
+            None if self.training and again else self.running_var,
+            self.weight,
+            self.bias,
+            self.training,
+            momentum or 0.0,
+            self.eps,
+            elements=self.elements,
+            sync=self.sync,
+        )
+
+    def extra_repr(self) -> str:
+        """As PyTorch's, and ``sync`` if set."""
+        return super().extra_repr() + (", sync=True" if self.sync else "")
+
+
+class SyncBatchNorm(ScaleBatchNorm):
+    """PyTorch's batch normalization over all processes, on any device: of tensors, and of scale-spaces."""
+
+    def forward(self, input: Any) -> Any:
+        """Normalize; a tensor counts as one level."""
+        if isinstance(input, Tensor):
+            return super().forward(ScaleSpace((input,), 2.0, (1.0,), ((0.0,) * (input.ndim - 2),))).levels[0]
+        return super().forward(input)
+
+
+_PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
+
+
+def synchronize(model: nn.Module) -> nn.Module:
+    """Let batch normalization take its statistics over all processes, on any device.
+
+    The like of ``nn.SyncBatchNorm.convert_sync_batchnorm``, which needs GPUs: sets ``sync`` of our layers, and replaces
+    PyTorch's by ours, with the same parameters and buffers under the same names.
+
+    Args:
+        model: changed in place, unless it is itself a layer of PyTorch's.
+
+    Returns:
+        The model.
+
+    Example:
+        >>> [type(layer).__name__ for layer in synchronize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
+        ['Conv2d', 'SyncBatchNorm']
+    """
+    if isinstance(model, ScaleBatchNorm):
+        model.sync = True
+    elif isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
+        if type(model).forward not in _PLAIN:
+            raise ValueError(
+                f"{type(model).__name__} computes more than a batch normalization, and cannot be synchronized; build "
+                "the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
+            )
+        state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
+        layer = SyncBatchNorm(*state, sync=True, device="meta")
+        layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training
+        return layer
+    for name, child in model.named_children():
+        setattr(model, name, synchronize(child))
+    return model
+
+
+class ScaleDropout(nn.Module):
+    """Drop whole levels of each sample while training, so that no scale is relied on alone."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"p is a probability, got {p}")
+        self.p = p
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Drop levels."""
+        return scale_dropout(input, self.p, self.training)
+
+    def extra_repr(self) -> str:
+        """The probability."""
+        return f"p={self.p}"

@@ -1,0 +1,286 @@
+"""Layers on the symmetries of the square, alone or together with scale; :mod:`.functional._p4` has the conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from scalespaces.functional import ScaleSpace, group_pool, p4_conv
+from scalespaces.functional._grid import per_axis
+from scalespaces.functional._p4 import GROUP_MODES, Field, Group, check_square, filter_index, order
+from scalespaces.nn._conv import _ScaleConv
+from scalespaces.nn._norm import ScaleBatchNorm
+from scalespaces.theory import PaddingMode, check_choice, check_integer
+
+
+class _P4Conv(_ScaleConv):
+    """A correlation whose filters are turned; ``kernel_size`` is (k, h, w)."""
+
+    dims = 2
+    group: Group
+    index: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = "same",
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        scale_padding: str = "zeros",
+        lifting: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        for name, fields in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if check_integer(name, fields, 1) % check_integer("groups", groups, 1):
+                raise ValueError(f"{name}, a number of fields, is divisible by groups, got {fields} and {groups}")
+        elements = 1 if lifting else order(self.group)
+        super().__init__(
+            in_channels * elements,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            scale_padding,
+            device,
+            dtype,
+        )
+        check_square(self.kernel_size[1:])
+        self.in_channels, self.lifting = in_channels, lifting
+        if not lifting:
+            self.weight = nn.Parameter(self.weight.detach().unflatten(1, (-1, elements)))
+        self.register_buffer("index", self._make_index(device), persistent=False)
+
+    def _make_index(self, device: torch.device | str | None) -> Tensor:
+        depth, size = self.kernel_size[0], self.kernel_size[-1]
+        return torch.tensor(filter_index(self.group, size, depth, lifting=self.lifting), device=device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        if not self.index.is_meta:  # nor is it what to_empty() leaves
+            self.index = self._make_index(self.index.device)
+        return self
+
+    def forward(self, input: Field) -> Field:
+        """Correlate."""
+        return p4_conv(
+            input,
+            self.weight,
+            self.bias,
+            group=self.group,
+            lifting=self.lifting,
+            index=self.index,
+            **self._arguments(),
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments that differ from the defaults."""
+        return super().extra_repr() + (", lifting=True" if self.lifting else "")
+
+
+class _PlainP4Conv(_P4Conv):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        lifting: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            (1, *per_axis(kernel_size, 2, "kernel_size")),
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            lifting=lifting,
+            device=device,
+            dtype=dtype,
+        )
+
+
+class P4Conv2d(_PlainP4Conv):
+    """Correlation on the four quarter turns and translations; see :class:`P4MConv2d`."""
+
+    group = "p4"
+
+
+class P4MConv2d(_PlainP4Conv):
+    r"""Correlation on the eight symmetries of the square and translations.
+
+    .. math:: [\psi \star f]^o(h, z) = \sum_{i, g, y} \psi^{i,o}(g, y)\, f^i(hg, R_h y + z)
+
+    A field has a channel for each of the 8 elements, in the order of :mod:`scalespaces.functional._p4`. The layer
+    commutes with :func:`~scalespaces.functional.transform_field` to machine precision, on images of any size, when
+    stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
+    ``"same"`` is not for even filters), and the last window ends with the last padded sample: a stride s keeps the
+    symmetry when s divides :math:`n + 2p - d(m - 1) - 1`, for a side of n samples, padding p, dilation d and filters
+    of m taps. For odd filters with ``"same"`` that is :math:`n - 1`; for 2 x 2 ones of stride 2 without padding, as
+    for 2 x 2 pooling, n must be even.
+
+    Args:
+        in_channels: *fields* of the input; plain channels when lifting.
+        out_channels: *fields* of the output.
+        kernel_size: height and width of the filter, which are the same.
+        stride: as in ``nn.Conv2d``, like ``padding``, ``dilation`` and ``padding_mode``.
+        groups: groups of fields.
+        bias: one number per field.
+        lifting: for the first layer, whose input is an image: :math:`\sum_{i,y} \psi^{i,o}(y)\, f^i(R_h y + z)`.
+
+    Shape:
+        - Input: :math:`(B, 8 F_{in}, H, W)`, or :math:`(B, F_{in}, H, W)` when lifting; or levels of these, each
+          of which is correlated by itself
+        - Output: :math:`(B, 8 F_{out}, H', W')`
+
+    Example:
+        >>> first, second = P4MConv2d(3, 4, 3, lifting=True), P4MConv2d(4, 4, 3, padding=1)
+        >>> second(torch.relu(first(torch.zeros(1, 3, 18, 18)))).shape
+        torch.Size([1, 32, 16, 16])
+    """
+
+    group = "p4m"
+
+
+class ScaleP4Conv2d(_P4Conv):
+    """Correlation on scale, the four quarter turns and translations; see :class:`ScaleP4MConv2d`."""
+
+    group = "p4"
+
+
+class ScaleP4MConv2d(_P4Conv):
+    r"""Correlation on scale, the eight symmetries of the square and translations.
+
+    .. math:: [\psi \star f]^o_k(h, z) = \sum_{i, \ell, g, y} \psi^{i,o}_\ell(g, y)\, f^i_{k+\ell}(hg, c^k R_h y + z)
+
+    To :class:`P4MConv2d` what :class:`ScaleConv2d` is to a plain convolution. It commutes with
+    :func:`~scalespaces.functional.scale_shift` as :class:`ScaleConv2d` does, and at every level with
+    :func:`~scalespaces.functional.transform_field`, to machine precision, when the grids of all levels have one
+    center: for an integer base c and S levels, on densely sampled images of any size, and on a pyramid when
+    :math:`c^{S-1}` divides :math:`n - 1` for both sides n of the image. Strides (a :class:`ScaleBlurPool`'s, or of odd
+    filters) keep both symmetries when s divides :math:`n - 1` at every level: on a pyramid, when
+    :math:`s c^{S-1}` divides it.
+
+    Args:
+        in_channels: *fields* of the input; plain channels when lifting.
+        out_channels: *fields* of the output.
+        kernel_size: ``(k, h, w)``: levels, height and width of the filter; the last two are the same.
+        stride: as in :class:`ScaleConv2d`, like ``padding``, ``dilation``, ``padding_mode`` and ``scale_padding``.
+        groups: groups of fields.
+        bias: one number per field.
+        lifting: for the first layer, whose input has plain channels.
+
+    Shape:
+        - Input: S levels of :math:`(B, 8 F_{in}, H_k, W_k)`, or of :math:`(B, F_{in}, H_k, W_k)` when lifting
+        - Output: S levels of :math:`(B, 8 F_{out}, H_k, W_k)`; ``S - k + 1`` with ``scale_padding="valid"``
+
+    Example:
+        >>> x = scalespaces.lift(torch.zeros(1, 3, 33, 33), num_levels=4, method="cascade", sampling="pyramid")
+        >>> ScaleP4MConv2d(3, 4, (2, 3, 3), scale_padding="valid", lifting=True)(x)
+        ScaleSpace(3 levels, base 2, torch.float32, cpu)
+          level 0: (1, 32, 33, 33), step 1
+          level 1: (1, 32, 17, 17), step 2
+          level 2: (1, 32, 9, 9), step 4
+    """
+
+    group = "p4m"
+
+
+class _P4BatchNorm(ScaleBatchNorm):
+    group: Group
+
+    @property
+    def elements(self) -> int:
+        """The number of channels of a field."""
+        return order(self.group)
+
+    def forward(self, input: Field) -> Field:
+        """Normalize."""
+        if isinstance(input, Tensor):
+            return super().forward(ScaleSpace((input,))).levels[0]
+        return super().forward(input)
+
+
+class P4BatchNorm(_P4BatchNorm):
+    """Batch normalization of fields of 4 elements; see :class:`P4MBatchNorm`."""
+
+    group = "p4"
+
+
+class P4MBatchNorm(_P4BatchNorm):
+    """Batch normalization with one set of statistics per field, over batch, the 8 elements, levels and space.
+
+    Arguments are those of :class:`ScaleBatchNorm`, ``num_features`` the number of fields. It commutes with the
+    symmetries of the square, also while training.
+
+    Shape:
+        - Input, output: :math:`(B, 8 F, *)`, or levels of these
+
+    Example:
+        >>> P4MBatchNorm(3)(torch.rand(2, 3 * 8, 5, 5)).unflatten(1, (3, 8)).mean((0, 2, 3, 4)).abs().max() < 1e-5
+        tensor(True)
+    """
+
+    group = "p4m"
+
+
+class _P4Pool(nn.Module):
+    group: Group
+
+    def __init__(self, mode: str = "max") -> None:
+        super().__init__()
+        self.mode = check_choice("mode", mode, GROUP_MODES)
+
+    def forward(self, input: Field) -> Field:
+        """Pool."""
+        return group_pool(input, self.group, self.mode)
+
+    def extra_repr(self) -> str:
+        """The mode."""
+        return f"mode={self.mode!r}"
+
+
+class P4Pool(_P4Pool):
+    """Maximum or mean over the 4 elements of each field; see :class:`P4MPool`."""
+
+    group = "p4"
+
+
+class P4MPool(_P4Pool):
+    """Maximum or mean over the 8 elements of each field: plain channels, which turn as an image does.
+
+    Args:
+        mode: ``"max"`` or ``"mean"``.
+
+    Shape:
+        - Input: :math:`(B, 8 F, *)`, or levels of these
+        - Output: :math:`(B, F, *)`
+
+    Example:
+        >>> P4MPool()(torch.rand(1, 3 * 8, 9, 9)).shape
+        torch.Size([1, 3, 9, 9])
+    """
+
+    group = "p4m"

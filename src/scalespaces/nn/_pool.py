@@ -1,0 +1,139 @@
+"""Pooling and resampling as layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from scalespaces.functional import (
+    ScaleSpace,
+    avg_pool,
+    blur_pool,
+    feature_pyramid,
+    global_pool,
+    max_pool,
+    resample,
+    scale_pool,
+)
+from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
+from scalespaces.theory import check_choice
+
+
+class _WindowPool(nn.Module):
+    def __init__(
+        self,
+        kernel_size: int | Sequence[int] = 2,
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        window: str = "dilated",
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.window = check_choice("window", window, WINDOWS)
+
+    def extra_repr(self) -> str:
+        """The window."""
+        stride = self.kernel_size if self.stride is None else self.stride
+        return f"kernel_size={self.kernel_size}, stride={stride}, padding={self.padding}, window={self.window!r}"
+
+
+class ScaleAvgPool(_WindowPool):
+    """Average over windows of space, in any number of axes; see :func:`scalespaces.functional.avg_pool`.
+
+    ``window="dilated"`` (taps spread as those of a filter) commutes with scale, ``"plain"`` is the paper's.
+    """
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Pool."""
+        return avg_pool(input, self.kernel_size, self.stride, self.padding, window=self.window)
+
+
+class ScaleMaxPool(_WindowPool):
+    """Maximum over windows of space, in any number of axes; see :func:`scalespaces.functional.max_pool`."""
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Pool."""
+        return max_pool(input, self.kernel_size, self.stride, self.padding, window=self.window)
+
+
+class ScaleBlurPool(nn.Module):
+    """Binomial blur and stride, in any number of axes; see :func:`scalespaces.functional.blur_pool`."""
+
+    def __init__(
+        self, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 2, window: str = "dilated"
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.stride = kernel_size, stride
+        self.window = check_choice("window", window, WINDOWS)
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Pool."""
+        return blur_pool(input, self.kernel_size, self.stride, window=self.window)
+
+    def extra_repr(self) -> str:
+        """The window."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, window={self.window!r}"
+
+
+class GlobalPool(nn.Module):
+    """``"mean"`` or ``"max"`` over all of space, level by level."""
+
+    def __init__(self, mode: str = "mean") -> None:
+        super().__init__()
+        self.mode = check_choice("mode", mode, GLOBAL_MODES)
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Pool."""
+        return global_pool(input, self.mode)
+
+    def extra_repr(self) -> str:
+        """The mode."""
+        return repr(self.mode)
+
+
+class ScalePool(nn.Module):
+    """``"mean"``, ``"max"`` or ``"logsumexp"`` over levels, on the grid of level 0.
+
+    With ``return_scale`` a pair comes out, the second of which says which level answered: a scale map.
+
+    Shape:
+        - Input: levels of :math:`(B, C, *_k)`
+        - Output: :math:`(B, C, *_0)`
+    """
+
+    def __init__(self, mode: str = "mean", return_scale: bool = False) -> None:
+        super().__init__()
+        self.mode, self.return_scale = check_choice("mode", mode, SCALE_MODES), return_scale
+
+    def forward(self, input: ScaleSpace) -> Tensor | tuple[Tensor, Tensor]:
+        """Pool."""
+        return scale_pool(input, self.mode, return_scale=self.return_scale)
+
+    def extra_repr(self) -> str:
+        """The mode."""
+        return repr(self.mode) + (", return_scale=True" if self.return_scale else "")
+
+
+class Resample(nn.Module):
+    """Bring all levels to one grid, of level 0 or of ``size`` pixels: :func:`~scalespaces.functional.resample`."""
+
+    def __init__(self, size: int | Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        """Resample."""
+        return resample(input, self.size)
+
+    def extra_repr(self) -> str:
+        """The size, if any."""
+        return "" if self.size is None else f"size={self.size}"
+
+
+class FeaturePyramid(nn.Module):
+    """The levels as a dictionary, for heads on pyramids: :func:`~scalespaces.functional.feature_pyramid`."""
+
+    def forward(self, input: ScaleSpace) -> dict[str, Tensor]:
+        """Take apart."""
+        return feature_pyramid(input)

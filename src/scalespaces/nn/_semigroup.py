@@ -1,0 +1,83 @@
+"""The semigroup correlation as a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scalespaces.functional import Semigroup, semigroup_correlation
+from scalespaces.nn import init
+from scalespaces.theory import check_integer
+
+
+class SemigroupConv(nn.Module):
+    r"""Correlation with learned filters over any semigroup, :math:`[\psi \star f](s) = \sum_x \psi(x) L_s[f](x)`.
+
+    Equivariant for every :class:`~scalespaces.functional.Semigroup`, also one of your own. Its output is a function on
+    the semigroup: a next layer takes :class:`~scalespaces.functional.Lifted`, and pointwise layers go in between.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        semigroup: how elements compose and act.
+        kernel_size: the window of the filters, an integer for each axis of the signal. It lies where
+            :meth:`~scalespaces.functional.Semigroup.window` puts it, on the first points unless the semigroup says
+            otherwise: one whose elements do not move the signal needs a window as large as the signal to see all of it.
+        bias: one number per output channel.
+
+    Shape:
+        - Input: :math:`(B, C_{in}, *X)`; lifted signals :math:`(B, C_{in}, |S|)`
+        - Output: :math:`(B, C_{out}, |S|)`
+
+    Example:
+        >>> from scalespaces.functional import CausalShifts, Lifted
+        >>> shifts = CausalShifts(20)
+        >>> first = SemigroupConv(3, 8, shifts, kernel_size=[5])
+        >>> second = SemigroupConv(8, 4, Lifted(shifts, range(3)), kernel_size=[3])
+        >>> second(first(torch.rand(2, 3, 20)).relu()).shape
+        torch.Size([2, 4, 20])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        semigroup: Semigroup[Any],
+        kernel_size: Sequence[int],
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(kernel_size, int) or not kernel_size:
+            raise ValueError(f"kernel_size has an integer for each axis of the signal, got {kernel_size}")
+        if not isinstance(semigroup, Semigroup):
+            raise TypeError(f"semigroup must be a Semigroup, got {type(semigroup).__name__}; derive yours from it")
+        self.in_channels = check_integer("in_channels", in_channels, 1)
+        self.out_channels = check_integer("out_channels", out_channels, 1)
+        self.kernel_size = tuple(check_integer("kernel_size", n, 1) for n in kernel_size)
+        self.semigroup = semigroup
+        self.weight = nn.Parameter(
+            torch.empty(out_channels, in_channels, *self.kernel_size, device=device, dtype=dtype)
+        )
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """He's initialization."""
+        init.he_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Correlate."""
+        out = semigroup_correlation(self.weight, input, self.semigroup)
+        return out if self.bias is None else out + self.bias[:, None].to(out.dtype)
+
+    def extra_repr(self) -> str:
+        """Channels, semigroup and window."""
+        name = type(self.semigroup).__name__
+        return f"{self.in_channels}, {self.out_channels}, {name}, kernel_size={self.kernel_size}"

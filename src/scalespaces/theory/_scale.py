@@ -1,0 +1,171 @@
+"""Dilations and the blur that goes with them.
+
+The zero-scale s0 (or Sigma0) is a variance: the blur that the pixels of an image are taken to have already. Thinning
+the grid shrinks it; blurring beforehand by the variances given here restores it.
+"""
+
+import math
+from numbers import Real
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._anisotropic import check_covariance
+from ._checks import Array, check_integer, check_real
+from ._kernels import Kernel, discrete_gaussian, get_kernel
+
+Base = float | tuple[tuple[float, ...], ...]
+"""The expansion from one level to the next: a number c > 1, or a square matrix C whose inverse is a contraction."""
+
+
+def check_zero_scale(zero_scale: Any) -> float:
+    """Return the zero-scale s0, a finite variance that is not negative, as a float.
+
+    Example:
+        >>> check_zero_scale(1)
+        1.0
+    """
+    return check_real("zero_scale", zero_scale, ">= 0, a variance", lambda s0: s0 >= 0)
+
+
+def check_base(base: Any) -> Base:
+    r"""Return the base as a float or as a tuple of rows.
+
+    A number must satisfy :math:`c > 1`. A matrix must expand: all its singular values are at least 1, and
+    :math:`|\det C| > 1`.
+
+    Example:
+        >>> check_base(2)
+        2.0
+        >>> check_base([[1, 1], [1, -1]])  # the quincunx grid: half the pixels at each level
+        ((1.0, 1.0), (1.0, -1.0))
+    """
+    if isinstance(base, float) and 1 < base < math.inf:  # at once: every layer asks
+        return base
+    if isinstance(base, Real):
+        return check_real("base", base, "> 1", lambda c: c > 1)
+    try:
+        C: Array = np.asarray(base, dtype=np.float64)
+    except (TypeError, ValueError):
+        C = np.full((1, 1), np.nan)
+    if C.ndim != 2 or C.shape[0] != C.shape[1] or C.size == 0 or not np.isfinite(C).all():
+        raise ValueError(f"base must be a number > 1 or a finite square matrix, got {base!r}; pass one of these")
+    singular = np.linalg.svd(C, compute_uv=False)
+    if singular[-1] < 1 - 1e-9 or singular[0] <= 1 + 1e-9:
+        raise ValueError(
+            "a base matrix must expand (singular values >= 1, not all of them 1), "
+            f"got singular values {singular.tolist()} from {C.tolist()}; scale it up"
+        )
+    return tuple(tuple(float(x) for x in row) for row in C)
+
+
+@overload
+def expansion(base: float, k: int) -> float: ...
+@overload
+def expansion(base: tuple[tuple[float, ...], ...], k: int) -> Array: ...
+@overload
+def expansion(base: Base, k: int) -> float | Array: ...
+def expansion(base: Base, k: int) -> float | Array:
+    r"""Return :math:`c^k`, or the matrix power :math:`C^k`; k may be negative.
+
+    What comes out within a relative 1e-9 of an integer is that integer, so that every second level of base
+    :math:`\sqrt 2` lies on whole pixels. Negative powers are inverses of such snapped powers.
+
+    Example:
+        >>> expansion(2**0.5, 2), expansion(2**0.5, -4)
+        (2.0, 0.25)
+    """
+    return power(check_base(base), check_integer("k", k))
+
+
+def power(base: Base, k: int) -> Any:
+    """The same of a base that was checked before: layers ask often."""
+    if isinstance(base, float):  # no NumPy here: layers ask while torch.compile watches
+        number = base ** abs(k)
+        number = float(round(number)) if abs(number - round(number)) <= 1e-9 * number else number
+        return number if k >= 0 else 1 / number
+    matrix = np.linalg.matrix_power(np.array(base), abs(k))
+    nearest = np.round(matrix)
+    matrix = np.where(np.abs(matrix - nearest) <= 1e-9 * np.maximum(1.0, np.abs(matrix)), nearest, matrix)
+    return matrix if k >= 0 else np.linalg.inv(matrix)
+
+
+def blur_variance(dilation: float, zero_scale: float) -> float:
+    r"""Return the variance of the blur that goes with a dilation.
+
+    .. math:: t(a, s_0) = s_0 / a^2 - s_0, \qquad \mathrm{dilation} = 1/a \ge 1
+
+    Example:
+        >>> blur_variance(8, 0.25)
+        15.75
+    """
+    return discrete_gaussian.scale(dilation, zero_scale)
+
+
+def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
+    r"""Return the covariance of the blur that goes with a linear map A.
+
+    .. math:: T(A, \Sigma_0) = A^{-1} \Sigma_0 A^{-\top} - \Sigma_0
+
+    It exists if T is positive semi-definite; for :math:`\Sigma_0 = s_0 I` this says that no singular value of A exceeds
+    1. T may be singular: zero for a rotation, of rank one for diag(1, 1/2).
+
+    Args:
+        A: Invertible matrix of shape (d, d), or a number for d = 1.
+        Sigma0: Zero-scale, a covariance matrix; a number s0 means s0 times the identity.
+
+    Example:
+        >>> blur_covariance([[1, 0], [0, 0.5]], 0.25)
+        array([[0.  , 0.  ],
+               [0.  , 0.75]])
+    """
+    A = check_dilation(A)
+    if np.ndim(Sigma0) == 0:
+        S = check_zero_scale(np.asarray(Sigma0, dtype=np.float64)[()]) * np.eye(len(A))
+    else:
+        S = check_covariance(Sigma0)
+    if S.shape != A.shape:
+        raise ValueError(f"Sigma0 must have the shape of A, got {S.shape} and {A.shape}; pass matrices of one size")
+    inverse = np.linalg.inv(A)
+    before = inverse @ S @ inverse.T
+    T = before - S
+    T = (T + T.T) / 2
+    eigenvalues, vectors = np.linalg.eigh(T)
+    size = max(np.abs(before).max(), np.abs(S).max())
+    if eigenvalues[0] < -1e-9 * size:
+        raise ValueError(
+            f"A^-1 Sigma0 A^-T - Sigma0 must be positive semi-definite, got eigenvalues {eigenvalues.tolist()}: "
+            f"A, of singular values {np.linalg.svd(A, compute_uv=False).tolist()}, is upscaling somewhere; use an A "
+            "that shrinks every ellipse of Sigma0: where Sigma0 is a number, singular values of at most 1"
+        )
+    noise = eigenvalues < 1e-12 * size  # what rounding leaves of a zero, on either side of it
+    if noise.any():
+        T = (vectors * np.where(noise, 0.0, eigenvalues)) @ vectors.T
+    return (T + T.T) / 2 + 0.0  # no negative zeros
+
+
+def check_dilation(A: ArrayLike) -> Array:
+    """Return A as a finite invertible matrix; a number is a matrix of one entry."""
+    matrix = np.atleast_2d(np.asarray(A, dtype=np.float64))
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0 or not np.isfinite(matrix).all():
+        raise ValueError(f"A must be a finite square matrix, got {A!r}; pass a (d, d) array")
+    singular = np.linalg.svd(matrix, compute_uv=False)
+    if singular[-1] <= 1e-12 * singular[0]:
+        raise ValueError(f"A must be invertible, got singular values {singular.tolist()}; none may be zero")
+    return matrix
+
+
+def level_variances(
+    num_levels: int, base: float, zero_scale: float, kernel: str | Kernel = "discrete_gaussian"
+) -> Array:
+    r"""Return the scale of each level, :math:`t_k = s_0 (c^{2 \alpha k} - 1)`.
+
+    Example:
+        >>> level_variances(4, 2, 0.25)
+        array([ 0.  ,  0.75,  3.75, 15.75])
+    """
+    num_levels = check_integer("num_levels", num_levels, 1)
+    c = check_real("base", base, "> 1", lambda c: c > 1)
+    family = get_kernel(kernel)
+    return np.array([family.scale(expansion(c, k), zero_scale) for k in range(num_levels)])

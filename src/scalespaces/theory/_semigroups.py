@@ -1,0 +1,179 @@
+"""The scale-translation semigroup and its actions on images and on lifted functions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._anisotropic import gaussian_blur
+from ._checks import Array, PaddingMode, check_integer, check_padding_mode, check_real
+from ._scale import blur_covariance, check_dilation
+
+Value = TypeVar("Value")
+
+_MODES: dict[PaddingMode, str] = {
+    "zeros": "grid-constant",
+    "reflect": "mirror",
+    "replicate": "nearest",
+    "circular": "grid-wrap",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleTranslation:
+    r"""An element (A, z): shrink by A and shift by z, for the action of :func:`act`.
+
+    .. math:: S_{A,z}[f](x) = [G_A * f](A^{-1} x + z), \qquad (A, z)(B, y) = (AB, B^{-1} z + y)
+
+    The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`. The paper prints :math:`(AB, Ay + z)`, which belongs to
+    the action :math:`f(A^{-1}(x - z))` of its supplement: :func:`compose_affine_action`.
+
+    Any zero-scale at all needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
+
+    Args:
+        A: Matrix of shape (d, d), or a number a in (0, 1] for a times the identity.
+        z: Vector of length d; a number for d = 1.
+
+    Example:
+        >>> ScaleTranslation(0.5, [1, 0]) @ ScaleTranslation(0.5, [0, 3])
+        ScaleTranslation(A=[[0.25, 0.0], [0.0, 0.25]], z=[2.0, 3.0])
+    """
+
+    A: Array
+    z: Array
+
+    def __init__(self, A: ArrayLike, z: ArrayLike) -> None:
+        shift = np.atleast_1d(np.array(z, dtype=np.float64)) + 0.0  # + 0.0: no negative zeros, so equal means equal
+        if shift.ndim != 1 or shift.size == 0 or not np.isfinite(shift).all():
+            raise ValueError(f"z must be a finite vector, got {z!r}; pass one number per axis")
+        if np.ndim(A) == 0:
+            a = check_real("A", np.asarray(A, dtype=np.float64)[()], "in (0, 1]", lambda a: 0 < a <= 1)
+            A = a * np.eye(shift.size)
+        matrix = check_dilation(A) + 0.0
+        if len(matrix) != shift.size:
+            raise ValueError(f"A and z must agree on the dimension, got {matrix.shape} and {shift.shape}; match them")
+        if abs(np.linalg.det(matrix)) > 1 + 1e-9:
+            raise ValueError(
+                f"A must not upscale (|det A| <= 1), got singular values "
+                f"{np.linalg.svd(matrix, compute_uv=False).tolist()}; use an A that shrinks"
+            )
+        matrix.flags.writeable = shift.flags.writeable = False
+        object.__setattr__(self, "A", matrix)
+        object.__setattr__(self, "z", shift)
+
+    @classmethod
+    def identity(cls, dim: int) -> "ScaleTranslation":
+        """Return (I, 0) in ``dim`` dimensions."""
+        return cls(1.0, np.zeros(check_integer("dim", dim, 1)))
+
+    def compose(self, other: "ScaleTranslation") -> "ScaleTranslation":
+        """Return (A, z)(B, y) = (AB, B^-1 z + y): act by ``other`` first, then by ``self``; also ``self @ other``."""
+        _check_dimensions(self, other)
+        return ScaleTranslation(self.A @ other.A, np.linalg.solve(other.A, self.z) + other.z)
+
+    __matmul__ = compose
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ScaleTranslation):
+            return NotImplemented
+        return np.array_equal(self.A, other.A) and np.array_equal(self.z, other.z)
+
+    def __hash__(self) -> int:
+        return hash((self.A.tobytes(), self.z.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"ScaleTranslation(A={self.A.tolist()}, z={self.z.tolist()})"
+
+
+def _check_dimensions(s: ScaleTranslation, t: ScaleTranslation) -> None:
+    if s.z.size != t.z.size:
+        raise ValueError(f"elements must have one dimension, got {s.z.size} and {t.z.size}; compose like with like")
+
+
+def compose_affine_action(s: ScaleTranslation, t: ScaleTranslation) -> ScaleTranslation:
+    r"""Return (AB, Ay + z), the law the paper prints.
+
+    It composes the *supplement's* action :math:`L_{A,z}[f](x) = [G_A * f](A^{-1}(x - z))`, not the one of :func:`act`.
+    The map :math:`(A, z) \mapsto (A, -A^{-1} z)` carries the one law to the other.
+
+    Example:
+        >>> compose_affine_action(ScaleTranslation(0.5, 1), ScaleTranslation(0.5, 3))
+        ScaleTranslation(A=[[0.25]], z=[2.5])
+    """
+    _check_dimensions(s, t)
+    return ScaleTranslation(s.A @ t.A, s.A @ t.z + s.z)
+
+
+def act(
+    f: ArrayLike,
+    element: ScaleTranslation,
+    Sigma0: ArrayLike,
+    *,
+    shape: Sequence[int] | None = None,
+    padding_mode: PaddingMode = "reflect",
+    truncation: float = 4.0,
+) -> Array:
+    r"""Act on a d-dimensional array: blur, then read off at :math:`A^{-1} x + z`.
+
+    .. math:: S_{A,z}[f](x) = [G(\cdot, A^{-1} \Sigma_0 A^{-\top} - \Sigma_0) * f](A^{-1} x + z)
+
+    Whole positions are gathered exactly, so translations by whole pixels are exact; others are interpolated linearly.
+    In the continuum :math:`S_s S_t = S_{st}`; on the grid this holds up to the aliasing that the zero-scale lets pass
+    and the blur that interpolation adds.
+
+    Args:
+        f: The image.
+        element: (A, z).
+        Sigma0: Zero-scale: a covariance matrix, or a number s0 for s0 times the identity.
+        shape: Shape of the output. By default, all :math:`x \ge 0` up to the last position inside the image, which
+            needs a diagonal A of positive entries.
+        padding_mode: What lies outside the image, and outside its blurred version: "zeros", "reflect" (without
+            repeating the edge), "replicate" or "circular".
+        truncation: Half the width of the kernel in standard deviations.
+
+    Example:
+        >>> act(np.arange(5.0), ScaleTranslation(0.5, 0), 0.0)
+        array([0., 2., 4.])
+    """
+    f = np.asarray(f, dtype=np.float64)
+    check_padding_mode(padding_mode)
+    if f.ndim != element.z.size:
+        raise ValueError(f"f must have {element.z.size} axes for this element, got shape {f.shape}; match them")
+    shape = _default_shape(f.shape, element) if shape is None else [check_integer("shape", n, 1) for n in shape]
+    if len(shape) != f.ndim:
+        raise ValueError(f"shape must have {f.ndim} entries, got {shape}; pass one per axis")
+    blurred = gaussian_blur(f, blur_covariance(element.A, Sigma0), padding_mode=padding_mode, truncation=truncation)
+    x = np.indices(shape).reshape(f.ndim, -1)
+    positions = np.linalg.solve(element.A, x) + element.z[:, None]
+    whole = np.round(positions)
+    positions = np.where(np.abs(positions - whole) < 1e-9, whole, positions)  # weights exactly 0 and 1
+    from scipy import ndimage  # slow to import
+
+    return ndimage.map_coordinates(blurred, positions, order=1, mode=_MODES[padding_mode]).reshape(shape)
+
+
+def _default_shape(size: tuple[int, ...], element: ScaleTranslation) -> list[int]:
+    diagonal = element.A.diagonal()
+    if not np.array_equal(element.A, np.diag(diagonal)) or (diagonal <= 0).any():
+        raise ValueError(
+            f"shape is only known for a diagonal A of positive entries, got A = {element.A.tolist()}; pass shape"
+        )
+    last = np.floor((np.array(size) - 1 - element.z) * diagonal + 1e-9).astype(int)
+    if (last < 0).any():
+        raise ValueError(f"z must leave some of the image, got z = {element.z.tolist()} for shape {size}; pass shape")
+    return (last + 1).tolist()
+
+
+def act_lifted(f: Callable[[ScaleTranslation], Value], t: ScaleTranslation) -> Callable[[ScaleTranslation], Value]:
+    r"""Act on a function on the semigroup: :math:`L_t[f](s) = f(st)`.
+
+    This is what the action on images becomes after a lift :math:`f^\uparrow(s) = S_s[f](0)`: a mere shift.
+
+    Example:
+        >>> shifted = act_lifted(lambda s: s.z.tolist(), ScaleTranslation(1.0, 3))
+        >>> shifted(ScaleTranslation(1.0, 4))
+        [7.0]
+    """
+    return lambda s: f(s @ t)

@@ -1,0 +1,330 @@
+"""Predictions: the classes of images in files, and of the pixels of images of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces.data import cut_windows, read_pixels, to_unit, window_places
+from scalespaces.data._pixels import decode_file, sides
+from scalespaces.models import Card
+from scalespaces.theory import check_integer
+from scalespaces.train._levels import LevelPool, answer
+
+WHOLE = 2**22
+"""Pixels that are seen at once: of larger images windows are. The paper's S-ResNet takes 3.2 GiB for as many."""
+TILE = 1024
+"""Side of those windows, in pixels."""
+_COARSEST = 64  # pixels; where windows start, so that networks which halve them up to six times see the same grid
+
+
+def predict_classes(
+    model: nn.Module,
+    files: Iterable[str | Path],
+    *,
+    batch: int = 32,
+    pool: LevelPool = "model",
+    size: tuple[int, int] | None = None,
+    skipped: dict[str, str] | None = None,
+) -> Iterator[tuple[str | Path, Tensor]]:
+    """The probabilities of the classes of each image, file by file, in their order.
+
+    Images may differ in size: of those that wait, up to ``batch`` or four million pixels, equal ones are seen at once.
+    They are normalized as the network's card says, on its device.
+
+    Args:
+        model: from images to logits, in evaluation mode; of 1 or 3 channels, for which images become gray or RGB.
+        files: any images that :func:`~scalespaces.data.read_pixels` reads.
+        batch: number of images seen at once.
+        pool: over levels, see :func:`~scalespaces.train._levels.answer`.
+        size: height and width all images are brought to first, as for training; as they are when left out.
+        skipped: files that cannot be used are noted there, each with the reason, instead of being an error.
+
+    Shape:
+        - Probabilities: :math:`(classes,)`, on the CPU
+    """
+    check_integer("batch", batch, 1)
+    waiting: list[tuple[str | Path, Tensor]] = []
+    pixels = 0
+    for file in files:
+        try:
+            image = to_input(model, read_channels(file, channels_of(model), size))
+        except ValueError as error:
+            _skip([file], error, skipped)
+            continue
+        waiting.append((file, image))
+        pixels += image[0].numel()
+        if len(waiting) == batch or pixels >= WHOLE:
+            yield from _classes(model, waiting, pool, skipped)
+            waiting, pixels = [], 0
+    yield from _classes(model, waiting, pool, skipped)
+
+
+def predict_mask(
+    model: nn.Module,
+    image: Tensor,
+    *,
+    tile: int | tuple[int, int] | None = None,
+    overlap: int | None = None,
+    batch: int = 8,
+    pool: LevelPool = "model",
+) -> Tensor:
+    """The probabilities of the classes at every pixel of an image, seen whole or through windows that overlap.
+
+    Probabilities are blended where windows overlap, but in the outer quarter of an overlap, which is the border of a
+    window and not of the image, they do not count. So windows make no difference if the network sees no further than
+    that from a pixel, and has no steps longer than that or than 64 pixels.
+
+    Args:
+        model: from images to logits of every pixel, in evaluation mode.
+        image: as the model takes it: normalized, on its device.
+        tile: side of the windows, or ``(height, width)``; up to 63 pixels more, so that they start at multiples of 64.
+            When left out, images of up to four million pixels are seen whole, and others through windows of 1024.
+        overlap: of the windows, in pixels; a quarter of ``tile`` when left out.
+        batch: number of windows seen at once, as long as they have no more than four million pixels.
+        pool: over levels, see :func:`~scalespaces.train._levels.answer`.
+
+    Shape:
+        - image: :math:`(C, H, W)`
+        - Output: :math:`(classes, H, W)`
+
+    Example:
+        >>> model = torch.nn.Conv2d(3, 5, 3, padding=1).eval()
+        >>> image = torch.rand(3, 90, 70)
+        >>> torch.allclose(predict_mask(model, image, tile=48, overlap=8), model(image[None])[0].softmax(0), atol=1e-6)
+        True
+    """
+    rows = predict_rows(model, image, tile=tile, overlap=overlap, batch=batch, pool=pool)
+    return torch.cat(list(rows), 1)
+
+
+def predict_rows(
+    model: nn.Module,
+    image: Tensor,
+    *,
+    tile: int | tuple[int, int] | None = None,
+    overlap: int | None = None,
+    batch: int = 8,
+    pool: LevelPool = "model",
+) -> Iterator[Tensor]:
+    """What :func:`predict_mask` gives, rows after rows from the top, of which only some are in memory."""
+    size = (image.shape[1], image.shape[2])
+    y, x = _axes(size, sides(tile, "tile"), overlap)
+    if len(y.places) == len(x.places) == 1:
+        yield _probabilities(model, image[None], pool, True)[0]
+        return
+    at_once = max(1, min(check_integer("batch", batch, 1), WHOLE // (y.window * x.window)))
+    tent = _tent(y.trusted, image)[:, None] * _tent(x.trusted, image)
+    weights, total = tent.new_zeros(y.trusted, size[1]), tent.new_zeros(0)
+    for top, start, end in zip(y.places, y.starts, [*y.places[1:], size[0]], strict=True):
+        for n in range(0, len(x.starts), at_once):
+            windows = cut_windows(image, [(start, left) for left in x.starts[n : n + at_once]], (y.window, x.window))
+            answers = _probabilities(model, windows, pool, True)[:, :, top - start :][:, :, : y.trusted]
+            if not len(total):
+                total = answers.new_zeros(answers.shape[1], *weights.shape)
+            for one, place, left in zip(answers, x.places[n:], x.starts[n:], strict=False):
+                total[..., place : place + x.trusted] += tent * one[..., place - left :][..., : x.trusted]
+                weights[:, place : place + x.trusted] += tent
+        done = end - top  # no window further down sees these rows
+        yield total[:, :done] / weights[:done]
+        total, weights = (F.pad(rest[..., done:, :], (0, 0, 0, done)) for rest in (total, weights))
+
+
+# --- what goes in ----------------------------------------------------------------------------------------------------
+
+
+def channels_of(model: nn.Module) -> int:
+    """The number of channels of the images it takes: 1 or 3, for which files can be read."""
+    layers = (getattr(module, "in_channels", None) for module in model.modules())
+    channels = len(Card.of(model).mean) or next((n for n in layers if isinstance(n, int)), 3)
+    if channels not in (1, 3):
+        raise ValueError(f"images in files have 1 or 3 channels, and the network takes {channels}")
+    return channels
+
+
+def device_called(name: str) -> torch.device:
+    """The device of that name; the best there is for ``"auto"``."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    device = next(kind for kind in there if there[kind]) if name == "auto" else name
+    if not there.get(device.partition(":")[0], False):
+        found = ", ".join(kind for kind in there if there[kind])
+        raise ValueError(f"there is no device {name!r} here; use auto or one of {found}")
+    return torch.device(device)
+
+
+def read_channels(file: str | Path, channels: int, size: tuple[int, int] | None = None) -> Tensor:
+    """Read an image as 3 channels, RGB, or 1, gray: Pillow's ``"L"``, with the weights of ITU-R 601.
+
+    Shape:
+        - Output: :math:`(channels, H, W)`, float32, from 0 to 1 unless it was floating point already
+    """
+    gray = decode_file(file, _gray) if channels == 1 and size is None else None
+    if channels == 1 and size is not None:
+        return (read_pixels(file, deep=True, size=size) * _ITU[:, None, None]).sum(0, keepdim=True)
+    return read_pixels(file, deep=True, size=size)[:channels] if gray is None else to_unit(gray)[None]
+
+
+_ITU = torch.tensor([0.299, 0.587, 0.114])  # weights of Pillow's "L"
+
+
+def _gray(picture: Any) -> Tensor | None:
+    if picture.mode.startswith(("I", "F")):  # of one channel, which Pillow would cut down to 8 bits
+        return None
+    return torch.from_numpy(np.array(picture.convert("RGB").convert("L")))
+
+
+def to_input(model: nn.Module, image: Tensor) -> Tensor:
+    """The image normalized as the network's card says, on its device and in its precision."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), image)
+    return Card.of(model).normalize(image.to(like.device)).to(like.dtype)
+
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
+    """The names of the classes, numbers where its card has none, and whether there is an answer for every pixel.
+
+    Example:
+        >>> describe_answers(scalespaces.models.create_model("resnet", num_classes=2).eval())
+        (('0', '1'), True)
+    """
+    found = _probe(model)
+    names, number = tuple(Card.of(model).classes), found.shape[1]
+    if names and len(names) != number:
+        raise ValueError(f"the network's card has {len(names)} classes, and its answers {number}; they must agree")
+    return names or tuple(map(str, range(number))), found.ndim == 4
+
+
+def _probe(model: nn.Module) -> Tensor:
+    """The answer for an image of zeros, the smallest that will do."""
+    smallest = getattr(model, "smallest_side", 32)
+    side = smallest if isinstance(smallest, int) else 32
+    while True:
+        try:
+            return _probabilities(model, to_input(model, torch.zeros(1, channels_of(model), side, side)), "model")
+        except (ValueError, RuntimeError) as error:
+            if side >= 1024:
+                raise ValueError(f"the network does not answer for {side} x {side} pixels: {error}") from error
+            side = min(2 * side, 1024)
+
+
+@torch.no_grad()
+def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bool | None = None) -> Tensor:
+    """The probabilities ``(B, classes[, H, W])``; of every pixel, or of images, if that is asked for."""
+    if model.training:
+        raise ValueError("predictions are made in evaluation mode; call model.eval() first")
+    logits = answer(model, images, pool)
+    b, _, h, w = images.shape
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
+    if (len(shape), *shape[:1], *shape[2:]) not in ((2, b), (4, b, h, w)):
+        got = shape or type(logits).__name__
+        raise ValueError(
+            f"networks answer with logits ({b}, classes) or ({b}, classes, {h}, {w}) for images of shape "
+            f"{tuple(images.shape)}, got {got}"
+        )
+    if logits.shape[1] < 2:
+        raise ValueError(f"predictions choose between two classes or more, and the network has {logits.shape[1]}")
+    if pixels is not None and pixels != (logits.ndim == 4):
+        use = "images as a whole; use predict_classes" if pixels else "every pixel; use predict_mask"
+        raise ValueError(f"the network answers for {use}")
+    return logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _classes(
+    model: nn.Module, waiting: Sequence[tuple[str | Path, Tensor]], pool: LevelPool, skipped: dict[str, str] | None
+) -> Iterator[tuple[str | Path, Tensor]]:
+    """The probabilities of images that may differ in size, in their order."""
+    groups: dict[torch.Size, list[int]] = {}
+    for i, (_, image) in enumerate(waiting):
+        groups.setdefault(image.shape, []).append(i)
+    found: dict[int, Tensor] = {}
+    for group in groups.values():
+        images = torch.stack([waiting[i][1] for i in group])
+        try:
+            with named(waiting[group[0]][0], images):
+                probabilities = _probabilities(model, images, pool, False).cpu()
+        except ValueError as error:
+            _skip([waiting[i][0] for i in group], error, skipped)
+            continue
+        for i, one in zip(group, probabilities, strict=True):
+            try:
+                with named(waiting[i][0], images):
+                    found[i] = check_finite(one)
+            except ValueError as error:
+                _skip([waiting[i][0]], error, skipped)
+    for i in sorted(found):
+        yield waiting[i][0], found[i]
+
+
+def _skip(files: Sequence[str | Path], error: ValueError, skipped: dict[str, str] | None) -> None:
+    if skipped is None:
+        raise error
+    skipped |= {str(file): str(error) for file in files}
+
+
+def check_finite(probabilities: Tensor) -> Tensor:
+    """Refuse what no class can be chosen by."""
+    if not probabilities.isfinite().all():
+        raise ValueError("its scores are not finite; look at its weights and the values of the image")
+    return probabilities
+
+
+@contextmanager
+def named(file: str | Path, image: Tensor) -> Iterator[None]:
+    """Name the file in what the network has to say against its image."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f"{str(file)!r} is too much for the memory; use a smaller batch or tile: {error}") from error
+    except (ValueError, RuntimeError) as error:
+        size = f"{image.shape[-1]} x {image.shape[-2]} pixels"
+        raise ValueError(f"the network cannot answer for {str(file)!r}, {size}: {error}") from error
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+class _Axis:
+    """Windows along an axis, all of ``window`` pixels: where they start, and what is trusted of each.
+
+    From place i on, ``trusted`` pixels of window i count. They are as far from its ends as a quarter of the overlap,
+    but for ends that are the image's own.
+    """
+
+    def __init__(self, length: int, tile: int, overlap: int | None) -> None:
+        tile = min(tile, length)
+        overlap = tile // 4 if overlap is None else check_integer("overlap", overlap, 0)
+        if overlap >= tile < length:
+            raise ValueError(f"overlap must be less than the side of the windows, {tile}, got {overlap}")
+        step = _COARSEST
+        while step > max(1, min(overlap // 4, tile - overlap)):
+            step //= 2
+        self.window = length - (length - tile) // step * step
+        if self.window == length:
+            self.trusted, self.places, self.starts = length, [0], [0]
+            return
+        border, stride = overlap // 4 // step, (tile - overlap) // step
+        self.trusted = self.window - 2 * border * step
+        room = (length - self.trusted) // step
+        self.places = [step * n for n, _ in window_places((room + stride, 1), (stride, 1), (stride, 1))]
+        self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
+
+
+def _tent(length: int, like: Tensor) -> Tensor:
+    """Weights that fall off linearly from the middle."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return 1 - (torch.arange(length, device=like.device, dtype=dtype) - (length - 1) / 2).abs() / ((length + 1) / 2)
+
+
+def _axes(size: tuple[int, int], tile: tuple[int, int] | None, overlap: int | None) -> list[_Axis]:
+    if tile is None:
+        tile = size if size[0] * size[1] <= WHOLE else (TILE, TILE)
+    return [_Axis(n, m, overlap) for n, m in zip(size, tile, strict=True)]

@@ -1,0 +1,259 @@
+"""Recipes: all that an experiment is, as plain YAML, checked before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from scalespaces._extras import require
+from scalespaces._files import replacing
+from scalespaces.train._data import DataOptions
+from scalespaces.train._levels import LevelPool, Supervision
+
+
+@dataclass
+class ModelOptions:
+    """Which network to train: one by name, one from a file, or any other, converted.
+
+    Args:
+        name: as ``scalespaces models`` lists them.
+        arguments: of that network, see ``scalespaces info NAME``; or of the source. num_classes and in_channels follow
+            from the data where left out.
+        file: a safetensors file to start from, with the network and its weights; of a converted network, beside source.
+        source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model.
+        convert: arguments of scalespaces.convert for the source.
+    """
+
+    name: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    file: str | None = None
+    source: str | None = None
+    convert: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if sum(given is not None for given in (self.name, self.source)) + (self.file is not None) < 1:
+            raise ValueError("model.name, model.source or model.file is needed: which network to train")
+        if self.name is not None and (self.source is not None or self.file is not None):
+            raise ValueError("model.name is given alone: model.file and model.source say which network, too")
+        if self.convert and (self.source is None or self.file is not None):
+            raise ValueError("model.convert is for a model.source without model.file, which has its own")
+        if self.arguments and self.name is None and self.source is None:
+            raise ValueError("model.arguments are for a model.name or model.source; model.file has its own")
+
+
+@dataclass
+class OptimizerOptions:
+    """How weights change.
+
+    Args:
+        name: sgd (with momentum), adam or adamw.
+        lr: the learning rate.
+        momentum: of sgd.
+        weight_decay: of the weights.
+        lr_milestones: epochs at whose start the learning rate is multiplied by lr_factor.
+        lr_factor: see there.
+        warmup: steps over which the learning rate rises linearly to lr.
+        clip: largest norm of a gradient; longer ones are shortened.
+    """
+
+    name: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    lr_milestones: list[int] = field(default_factory=list)
+    lr_factor: float = 0.1
+    warmup: int = 0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0 or self.warmup < 0:
+            raise ValueError(
+                "optimizer: lr is above 0, momentum from 0 to below 1, weight_decay and warmup at least 0, got "
+                f"{self.lr}, {self.momentum}, {self.weight_decay}, {self.warmup}"
+            )
+        if not self.lr_factor > 0 or (self.clip is not None and not self.clip > 0):
+            raise ValueError(f"optimizer: lr_factor and clip are above 0, got {self.lr_factor}, {self.clip}")
+
+
+@dataclass
+class LevelOptions:
+    """What is made of the levels.
+
+    Args:
+        supervise: what the loss is of: the network's own answer; the mean of its levels' logits, so that every level
+            learns; or every level apart.
+        pool: how levels are pooled in validation: by the network itself (model), or the mean, max or logsumexp of
+            their logits, or the mean of their probabilities.
+    """
+
+    supervise: Supervision = "answer"
+    pool: LevelPool = "model"
+
+
+@dataclass
+class TrainerOptions:
+    """How training runs.
+
+    Args:
+        epochs: how many times the training set is seen.
+        max_steps: stop after this many steps, whatever the epoch.
+        accelerator: auto, cpu, gpu (cuda), mps.
+        devices: of one machine; auto for what torchrun or SLURM started, or else all.
+        nodes: machines; taken from torchrun or SLURM where these started it.
+        strategy: auto (ddp when there are several devices), ddp, or fsdp to shard large networks.
+        precision: 32-true, 16-mixed, bf16-mixed or 64-true.
+        accumulate: batches that a step's gradient is the mean of; each is so many times smaller, and normalized by
+            itself. Where pixels are ignored, each is a mean over its own.
+        sync_batchnorm: take batch normalization's statistics over all devices.
+        recompute: keep only the inputs of a network's blocks for the gradient, and compute the rest again: less memory
+            for about a third more time. For networks by name, not for converted ones.
+        compile: run torch.compile on the network.
+        channels_last: store images with channels last, which is faster for most networks.
+        deterministic: use deterministic algorithms alone, and refuse others.
+        monitor: the quantity whose best epoch is kept, as in metrics.csv; accuracy or mean_iou where left out.
+        patience: stop when that has not improved for so many epochs.
+        checkpoint_every: steps between checkpoints within an epoch; there is one after every epoch, anyway.
+        log_every: steps between points in TensorBoard.
+        valid_batches: validate with so many batches only.
+    """
+
+    epochs: int = 100
+    max_steps: int | None = None
+    accelerator: str = "auto"
+    devices: int | Literal["auto"] = "auto"
+    nodes: int = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = "32-true"
+    accumulate: int = 1
+    sync_batchnorm: bool = True
+    recompute: bool = False
+    compile: bool = False
+    channels_last: bool = True
+    deterministic: bool = False
+    monitor: str | None = None
+    patience: int | None = None
+    checkpoint_every: int = 200
+    log_every: int = 10
+    valid_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        numbers = ("epochs", "max_steps", "devices", "nodes", "accumulate", "patience", "checkpoint_every", "log_every")
+        for name in (*numbers, "valid_batches"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"trainer.{name} is at least 1, got {value}")
+
+
+@dataclass
+class Recipe:
+    """An experiment.
+
+    Args:
+        model: which network.
+        data: which images.
+        optimizer: how weights change.
+        levels: what is made of the levels.
+        trainer: how training runs.
+        seed: of all that is random.
+    """
+
+    model: ModelOptions
+    data: DataOptions
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    levels: LevelOptions = field(default_factory=LevelOptions)
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is from 0 to 2**63 - 1, got {self.seed}")
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it as YAML, which :func:`load_recipe` reads."""
+        with replacing(path) as draft:
+            draft.write_text(yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False), encoding="utf-8")
+
+    def differences(self, other: Recipe) -> list[str]:
+        """The keys that differ, of all that make a difference to the weights."""
+        mine, theirs = (_flat(_plain(dataclasses.asdict(recipe))) for recipe in (self, other))
+        return sorted(
+            key
+            for key in mine.keys() | theirs.keys()
+            if mine.get(key) != theirs.get(key) and key not in _FREE and not key.startswith("data.root")
+        )
+
+
+_FREE = {"data.workers", "data.table"} | {
+    f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "recompute", "checkpoint_every", "log_every")
+}
+
+
+def parser(prog: str | None = None, **options: Any) -> Any:
+    """The parser of recipes: an option for every key."""
+    json_arguments = require("jsonargparse", "train")
+    made = json_arguments.ArgumentParser(prog=prog, exit_on_error=False, env_prefix=False, **options)
+    made.add_argument("--recipe", action=json_arguments.ActionConfigFile, help="YAML file with these keys")
+    made.add_class_arguments(Recipe, None, fail_untyped=True)
+    return made
+
+
+def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and check it.
+
+    Args:
+        path: of the YAML file.
+        overrides: as on the command line, such as ``["--data.root", "data/pcam"]``.
+
+    Raises:
+        ValueError: for a key that is not known, a value of the wrong type, and one that is missing, by its name.
+    """
+    return parse_recipe(parser(), path, overrides)[0]
+
+
+def parse_recipe(made: Any, path: str | Path | None, argv: Sequence[str]) -> tuple[Recipe, Any]:
+    """The recipe, and what else the parser was told."""
+    if path is not None and not Path(path).is_file():
+        raise FileNotFoundError(f"no recipe {str(path)!r}; those that come with scalespaces are in the folder recipes")
+    if path is not None:
+        _refuse_duplicates(Path(path))
+    try:
+        config = made.parse_args([*(["--recipe", str(path)] if path is not None else []), *argv])
+        built = made.instantiate(config)
+    except require("jsonargparse", "train").ArgumentError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return Recipe(**{entry.name: getattr(built, entry.name) for entry in dataclasses.fields(Recipe)}), built
+
+
+def _refuse_duplicates(path: Path) -> None:
+    """YAML would silently take the last of several."""
+    try:
+        nodes = [yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)]
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"parsing {str(path)!r}: {' '.join(str(error).split())}") from error
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value]
+            if twice := [key for key in keys if keys.count(key) > 1]:
+                raise ValueError(f"keys stand in a recipe once, got {twice[0]!r} twice in {str(path)!r}")
+            nodes += [value for _, value in node.value]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{prefix}.{key}" if prefix else key)
+    return flat

@@ -1,0 +1,368 @@
+"""Training by a recipe, on one device or many, interrupted or not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor, distributed, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+from torch.utils.data import DataLoader
+
+from scalespaces._files import prepare, replacing
+from scalespaces.data import ImageDataset, Indexed, to_unit
+from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create_model, load
+from scalespaces.models._source import build
+from scalespaces.nn import synchronize
+from scalespaces.train._batches import KeyedBatches
+from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
+from scalespaces.train._data import class_names, evaluation_loader, num_classes, open_split, training_loader
+from scalespaces.train._levels import answer
+from scalespaces.train._recipe import Recipe, load_recipe
+from scalespaces.train._tasks import Classification, Segmentation, Task
+
+RECIPE, VERSIONS, RESULT = "recipe.yaml", "versions.json", "result.json"
+_PACKAGES = ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "h5py", "safetensors")
+
+
+@dataclass
+class Result:
+    """What came of a run: its folder, the quantity that was monitored, its best value and the epoch of that."""
+
+    folder: Path
+    monitor: str
+    best: float | None
+    best_epoch: int | None
+    steps: int
+
+
+def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
+    """The network of a recipe, whose weights are a function of its seed.
+
+    Args:
+        recipe: of which the model, the normalization and the seed count.
+        in_channels: channels of the images.
+        classes: number of classes.
+    """
+    options = recipe.model
+    torch.manual_seed(recipe.seed)
+    network: nn.Module
+    try:
+        if options.source is not None:
+            source = build(options.source, options.arguments)
+            network = load(options.file, source) if options.file is not None else convert(source, **options.convert)
+        elif options.file is not None:
+            network = load(options.file)
+        else:
+            said = {"in_channels": in_channels, "num_classes": classes} | options.arguments
+            network = create_model(str(options.name), **said)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"model.file: {error}") from error
+    except (TypeError, ConversionError) as error:  # such as a key that is not known
+        raise ValueError(f"model: {error}") from error
+    if recipe.trainer.recompute:
+        if not isinstance(network, ScaleNetwork):
+            raise ValueError(
+                f"trainer.recompute needs a network whose blocks are known, got {type(network).__name__}; use "
+                "model.name, or scalespaces.nn.checkpoint inside the network"
+            )
+        network.recompute = True
+    mean, std = recipe.data.mean, recipe.data.std
+    old = Card.of(network)
+    network.card = Card(class_names(recipe.data) or old.classes, mean or old.mean, std or old.std)
+    return network.train()
+
+
+class Data(pl.LightningDataModule):
+    """The training and validation sets of a recipe, and where in an epoch to go on."""
+
+    def __init__(self, recipe: Recipe, train: ImageDataset, valid: ImageDataset) -> None:
+        super().__init__()
+        self.recipe, self.train, self.valid = recipe, train, valid
+
+    def _place(self) -> dict[str, Any]:
+        trainer: Any = self.trainer
+        return {"rank": trainer.global_rank, "processes": trainer.world_size}
+
+    @property
+    def _pin(self) -> bool:
+        trainer: Any = self.trainer
+        return trainer.strategy.root_device.type == "cuda"
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """The batches, from the one that comes next on."""
+        trainer: Any = self.trainer
+        options, loop = self.recipe.data, trainer.fit_loop
+        batches = KeyedBatches(
+            Indexed(self.train),
+            options.batch_size,
+            self.recipe.seed,
+            accumulate=self.recipe.trainer.accumulate,
+            epoch=loop.epoch_progress.current.processed,
+            **self._place(),
+        )
+        batches.start = loop.epoch_loop.batch_progress.current.ready % len(batches)
+        return training_loader(batches, options.workers, pin=self._pin)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """The validation set, each process its part; whole images one by one."""
+        options = self.recipe.data
+        size = 1 if options.segmentation else max(1, options.batch_size // self._place()["processes"])
+        return evaluation_loader(self.valid, min(size, 256), options.workers, pin=self._pin, **self._place())
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Images and targets; indices stay, since random numbers are drawn where they are."""
+        moved = super().transfer_batch_to_device(batch[:2], device, dataloader_idx)
+        return [*moved, *batch[2:]]
+
+
+def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False) -> Result:
+    """Train a network by a recipe.
+
+    In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's
+    files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
+
+    Args:
+        recipe: the experiment.
+        out: the folder.
+        resume: go on from ``last.ckpt``, if there is one.
+        force: begin anew where there is one.
+        quiet: no progress bar.
+    """
+    out = Path(out)
+    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun has restarted it
+    checkpoint = _checkpoint(recipe, out, resume, force)
+    _rejoin(recipe)
+    train_set = open_split(recipe.data, "train", seed=recipe.seed)
+    valid_set = open_split(recipe.data, "valid", seed=recipe.seed)
+    classes = num_classes(recipe.data)
+    channels = train_set[0][0].shape[0]
+    if recipe.data.augment == "pcam" and channels != 3:
+        raise ValueError(f"data.augment pcam is for color images of 3 channels, got {channels}")
+    network = make_network(recipe, channels, classes)
+    kind: Any = Segmentation if recipe.data.segmentation else Classification
+    task: Task = kind(network, recipe, classes, class_names(recipe.data))
+    options = recipe.trainer
+    keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
+    trainer = make_trainer(recipe, out, keeper, quiet=quiet)
+    _try_out(network, valid_set[0][0], recipe, classes)
+    KeyedBatches(  # refuses sizes that do not fit, before anything runs
+        train_set, recipe.data.batch_size, processes=trainer.world_size, accumulate=recipe.trainer.accumulate
+    )
+    if trainer.world_size > 1 and recipe.trainer.sync_batchnorm:
+        synchronize(network)
+    if trainer.is_global_zero:
+        if checkpoint is None:  # all is checked, so a run that was here may go
+            _clear(out, LAST, BEST, NETWORK, METRICS, RESULT, "tensorboard/events.*")
+        _clear(out, *(f".{Path(name).stem}-*{Path(name).suffix}" for name in (LAST, BEST, NETWORK)))  # of killed runs
+        _describe(recipe, out)
+    with warnings.catch_warnings():
+        _ignore_lightnings_advice()
+        try:
+            trainer.fit(task, datamodule=Data(recipe, train_set, valid_set), ckpt_path=checkpoint, weights_only=True)
+        except SystemExit as stop:
+            if trainer.interrupted:
+                raise KeyboardInterrupt from stop
+            raise
+    result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
+    if trainer.is_global_zero:
+        document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
+        _write_json(out / RESULT, document | {"steps": result.steps, "epochs": keeper.rows})
+    return result
+
+
+def _clear(folder: Path, *patterns: str) -> None:
+    for file in [file for pattern in patterns for file in folder.glob(pattern)]:
+        file.unlink(missing_ok=True)
+
+
+def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
+    """Whether the network takes the images and knows the classes is found out before anything runs."""
+    height, width = recipe.data.crop or image.shape[1:]
+    image = image[:, :height, :width]
+    network.eval()
+    with torch.no_grad():
+        try:
+            logits = answer(network, Card.of(network).normalize(to_unit(image[None])), recipe.levels.pool)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ValueError(f"model: it does not take images of {tuple(image.shape)}: {error}") from error
+    network.train()
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"model: networks answer with a tensor of logits, got a {type(logits).__name__}")
+    expected = (1, classes, *image.shape[1:]) if recipe.data.segmentation else (1, classes)
+    if logits.shape != expected:
+        raise ValueError(
+            f"model: answers are {expected} for an image of {tuple(image.shape)} and {classes} classes, got "
+            f"{tuple(logits.shape)}; set the number of classes in model.arguments, and use a network for "
+            f"{'segmentation' if recipe.data.segmentation else 'classification'}"
+        )
+
+
+class Patience(EarlyStopping):
+    """A run that had stopped does not begin again when it is gone on with."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, with the patience of now."""
+        super().load_state_dict(state_dict | {"patience": self.patience})
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Stop at once if the epochs before were enough."""
+        trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
+
+
+class Bar(RichProgressBar):
+    """The progress bar, without the number of a version."""
+
+    def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
+        """What stands beside the bar."""
+        return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
+
+
+def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
+    """Lightning's trainer, as the recipe has it."""
+    options = recipe.trainer
+    devices, nodes = _world(recipe)
+    callbacks: list[pl.Callback] = [keeper]
+    if options.patience is not None:
+        mode = "min" if is_lower_better(keeper.monitor) else "max"
+        callbacks.append(Patience(keeper.monitor, patience=options.patience, mode=mode, strict=False))
+    bar = not quiet and sys.stderr.isatty()
+    if bar:
+        callbacks.append(Bar(leave=False))
+    strategy: Any = options.strategy
+    if strategy == "auto":
+        strategy = "auto" if devices in (1, "auto") and nodes == 1 else "ddp"
+    if strategy == "fsdp":
+        from lightning.pytorch.strategies import ModelParallelStrategy
+
+        if not isinstance(devices, int):
+            raise ValueError("trainer.devices is a number with the strategy fsdp, unless torchrun or SLURM started it")
+        strategy = ModelParallelStrategy(devices * nodes, 1, save_distributed_checkpoint=False)
+    arguments: dict[str, Any] = {
+        "accelerator": options.accelerator,
+        "devices": devices,
+        "num_nodes": nodes,
+        "strategy": strategy,
+        "precision": options.precision,
+        "max_epochs": options.epochs,
+        "accumulate_grad_batches": options.accumulate,
+        "gradient_clip_val": recipe.optimizer.clip,
+        "deterministic": options.deterministic or None,
+        "limit_val_batches": options.valid_batches,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "log_every_n_steps": options.log_every,
+        "logger": TensorBoardLogger(out, name="", version="tensorboard"),
+        "callbacks": callbacks,
+        "plugins": [AtomicCheckpoints()],
+        "enable_progress_bar": bar,
+        "enable_model_summary": False,
+        "default_root_dir": out,
+    }
+    with warnings.catch_warnings():
+        _ignore_lightnings_advice()
+        try:
+            return pl.Trainer(**arguments)
+        except (MisconfigurationException, ValueError, RuntimeError) as error:  # such as devices that are not there
+            raise ValueError(f"trainer: {error}") from error
+
+
+def _rejoin(recipe: Recipe) -> None:
+    """Meet the other processes after torchrun has restarted them all.
+
+    Its store may outlive them, and holds the addresses of those that are gone: keys of a new name are used.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or distributed.is_initialized():
+        return
+    cuda = recipe.trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, rank, processes = next(rendezvous("env://"))
+    keys = PrefixStore(f"attempt_{attempt}", store)
+    distributed.init_process_group("nccl" if cuda else "gloo", store=keys, rank=rank, world_size=processes)
+
+
+def _world(recipe: Recipe) -> tuple[Any, int]:
+    """Devices per machine and machines: those that torchrun or SLURM started, or the recipe's."""
+    options, environment = recipe.trainer, os.environ
+    if "LOCAL_WORLD_SIZE" in environment:
+        local, world = int(environment["LOCAL_WORLD_SIZE"]), int(environment.get("WORLD_SIZE", "1"))
+        return local, world // local
+    if "SLURM_NTASKS" in environment and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        nodes = int(environment.get("SLURM_NNODES", options.nodes))
+        return int(environment["SLURM_NTASKS"]) // nodes, nodes
+    return options.devices, options.nodes
+
+
+def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | None:
+    """The checkpoint to go on from, if that is asked for and allowed."""
+    last = out / LAST
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"--out is a folder, got {str(out)!r}, which is a file")
+    prepare(last)
+    if resume and last.is_file():
+        if not (out / RECIPE).is_file():
+            raise FileNotFoundError(f"{str(out)!r} has a {LAST} and no {RECIPE}, so it cannot be gone on with")
+        saved = load_recipe(out / RECIPE)
+        if differing := recipe.differences(saved):
+            raise ValueError(
+                f"{str(out)!r} was begun with another recipe, so it cannot be gone on with: {', '.join(differing)} "
+                "differ; use the same values, or another --out"
+            )
+        return str(last)
+    # A run that was killed in its first epoch has no last checkpoint and no result. Other processes than the first may
+    # come here when that has begun.
+    ended = [name for name in (LAST, BEST, NETWORK) if (out / name).exists()] if not resume else []
+    ended += [RESULT] if (out / RESULT).exists() else []
+    first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
+    if ended and first and not force:
+        way = f"has no {LAST} to go on from" if resume else "--resume goes on with it"
+        raise FileExistsError(f"{str(out)!r} holds a run already; {way}, --force begins anew")
+    return None
+
+
+def _describe(recipe: Recipe, out: Path) -> None:
+    """Write what was run, and with what."""
+    recipe.save(out / RECIPE)
+    versions = {"python": platform.python_version(), "platform": platform.platform(), "seed": recipe.seed}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    threads = {"threads": torch.get_num_threads(), "cuda": torch.version.cuda}
+    _write_json(out / VERSIONS, versions | threads)
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    with replacing(path) as draft:
+        draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _ignore_lightnings_advice() -> None:
+    """Advice that does not apply: loaders are ours, and their workers are the user's choice."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",
+        ".*smaller than the logging interval.*",
+        ".*treespec, LeafSpec.*",
+        "Checkpoint directory .* exists and is not empty",
+        ".*isinstance.treespec.*",
+        ".*sync_dist=True.*",  # what is logged is of all processes already
+    ):
+        warnings.filterwarnings("ignore", message)
