@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from scalespaces.data import PCam, PCamAugment, make_pcam, to_unit
+from scalespaces.data import PCam, to_unit
+from scalespaces.data._augment import PCamAugment
+from scalespaces.data._make import make_pcam
 from scalespaces.data._pcam import pcam_file
 
 LAYOUTS: dict[str, dict[str, Any]] = {

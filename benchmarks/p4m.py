@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.functional import expand_filters, transform_field, transform_image
+from scalespaces.functional import transform_field, transform_image
+from scalespaces.functional._p4 import expand_filters
 from scalespaces.nn import Lift, P4MBatchNorm, P4MConv2d, ScaleP4MConv2d
 from scalespaces.testing import equivariance_error
 

@@ -298,7 +298,7 @@ def measure_memory(shape: tuple[int, int, int]) -> None:
 
 def measure_communication() -> None:
     """Every collective of a real training step of two processes, against what was computed."""
-    from scalespaces.data import make_cityscapes, make_pcam
+    from scalespaces.data._make import make_cityscapes, make_pcam
 
     print("\nCollectives of one training step of two processes (gloo), as computed / as torch.profiler saw them")
     rows = []

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 import scalespaces
 from scalespaces.data import photograph
-from scalespaces.functional import plan_lift
+from scalespaces.functional._lift import plan_lift
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.testing import translation_error
-from scalespaces.theory import PaddingMode
+from scalespaces.theory._checks import PaddingMode
 
 SAMPLINGS = {"dense": "dense", "oversampled 2": 2, "oversampled 3": 3, "pyramid": "pyramid"}
 MAIN_SAMPLINGS = ("dense", "oversampled 2", "pyramid")

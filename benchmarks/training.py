@@ -23,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalespaces.data import Indexed, PCam, PCamAugment, make_pcam, to_unit
-from scalespaces.data._augment import move, recolor
+from scalespaces.data import PCam, to_unit
+from scalespaces.data._augment import PCamAugment, move, recolor
+from scalespaces.data._keys import Indexed
+from scalespaces.data._make import make_pcam
 from scalespaces.models import create_model, summarize
 from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._data import training_loader

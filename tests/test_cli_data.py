@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from scalespaces.cli import main
-from scalespaces.data import Cityscapes, PCam, digits, mnist_scale, read_idx_images, write_idx
+from scalespaces.data import Cityscapes, PCam, digits, mnist_scale
 from scalespaces.data._fetch import BY_HAND, REMOTES
+from scalespaces.data._idx import read_idx_images, write_idx
 from scalespaces.data._pcam import pcam_file
 
 h5py: Any = pytest.importorskip("h5py")

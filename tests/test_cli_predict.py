@@ -15,8 +15,10 @@ from torch.testing import assert_close
 
 import scalespaces
 from scalespaces.cli import main
-from scalespaces.data import make_cityscapes, read_mask, read_pixels, to_unit
+from scalespaces.data import to_unit
 from scalespaces.data._cityscapes import CLASSES
+from scalespaces.data._make import make_cityscapes
+from scalespaces.data._pixels import read_mask, read_pixels
 from scalespaces.models import Card
 from scalespaces.train._palette import CITYSCAPES, palette
 from scalespaces.train._predict import device_called, predict_mask

@@ -21,7 +21,8 @@ from scalespaces._files import prepare, replacing
 from scalespaces.functional import ScaleSpace
 from scalespaces.functional._space import check_space
 from scalespaces.testing import EquivarianceTable
-from scalespaces.theory import blur_variance, check_integer
+from scalespaces.theory import blur_variance
+from scalespaces.theory._checks import check_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

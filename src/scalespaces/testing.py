@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from scalespaces._extras import require
 from scalespaces.functional import ScaleSpace, causal_downscale, downscale, scale_shift
 from scalespaces.functional._grid import pad, sample
-from scalespaces.theory import check_choice
+from scalespaces.theory._checks import check_choice
 
 Model = Callable[[Tensor], ScaleSpace]
 DOWNSCALINGS = ("cascade", "direct", "pillow")

@@ -22,7 +22,7 @@ from scalespaces.app._explore import (
 )
 from scalespaces.data import photograph
 from scalespaces.nn import Lift
-from scalespaces.theory import KERNELS
+from scalespaces.theory._kernels import KERNELS
 
 
 @pytest.mark.parametrize(

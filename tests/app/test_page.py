@@ -14,7 +14,7 @@ from scalespaces.app import _page as page
 from scalespaces.app._render import VIEWS
 from scalespaces.cli import _app as app
 from scalespaces.cli import main
-from scalespaces.theory import KERNELS
+from scalespaces.theory._kernels import KERNELS
 
 
 class Toasts(SimpleNamespace):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from scalespaces.data import PCamAugment
-from scalespaces.data._augment import move, recolor
+from scalespaces.data._augment import PCamAugment, move, recolor
 
 images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 3, 24, 24), dtype=np.uint8))
 

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalespaces.data import check_dataset, digits, make_cityscapes, make_pcam, unseen_scales, write_idx, write_sets
+from scalespaces.data import check_dataset, digits, unseen_scales
+from scalespaces.data._idx import write_idx
+from scalespaces.data._make import make_cityscapes, make_pcam, write_sets
 from scalespaces.data._pcam import pcam_file
 
 h5py: Any = pytest.importorskip("h5py")

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from scalespaces.data import Cityscapes, make_cityscapes, read_mask
+from scalespaces.data import Cityscapes
 from scalespaces.data._cityscapes import train_ids
+from scalespaces.data._make import make_cityscapes
+from scalespaces.data._pixels import read_mask
 
 image_module = pytest.importorskip("PIL.Image")
 

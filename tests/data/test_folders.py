@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from scalespaces.data import ClassFolders, LabeledFolder, MaskFolders, PCamFolder, read_mask, read_pixels, to_unit
+from scalespaces.data import ClassFolders, LabeledFolder, MaskFolders, PCamFolder, to_unit
+from scalespaces.data._pixels import read_mask, read_pixels
 
 image_module = pytest.importorskip("PIL.Image")
 VALUES = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)

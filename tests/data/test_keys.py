@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from scalespaces.data import ArrayImages, Indexed, MaskFolders, keyed_generator
+from scalespaces.data import ArrayImages, MaskFolders
+from scalespaces.data._keys import Indexed, keyed_generator
 
 image_module = pytest.importorskip("PIL.Image")
 

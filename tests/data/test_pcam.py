@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from scalespaces.data import PCam, make_pcam, repack
-from scalespaces.data._pcam import pcam_file
+from scalespaces.data import PCam
+from scalespaces.data._make import make_pcam
+from scalespaces.data._pcam import pcam_file, repack
 
 h5py: Any = pytest.importorskip("h5py")
 

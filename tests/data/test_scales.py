@@ -9,18 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalespaces.data import (
-    digits,
-    mnist_scale,
-    read_idx,
-    read_idx_images,
-    rescale,
-    source_images,
-    unseen_scales,
-    write_idx,
-    write_sets,
-)
-from scalespaces.data._scales import rescale_all, split_classes
+from scalespaces.data import digits, mnist_scale, unseen_scales
+from scalespaces.data._idx import read_idx, read_idx_images, write_idx
+from scalespaces.data._make import source_images, write_sets
+from scalespaces.data._scales import rescale, rescale_all, split_classes
 
 pytest.importorskip("PIL.Image")
 pytest.importorskip("sklearn")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from scalespaces.data import blend_windows, cut_windows, window_places
+from scalespaces.data._windows import blend_windows, cut_windows, window_places
 
 axis = st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(1, 20)).map(
     lambda t: (t[0], t[1], min(t[1], t[2]))

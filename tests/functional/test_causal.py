@@ -23,7 +23,8 @@ from scalespaces.functional import (
 )
 from scalespaces.functional._grid import hold
 from scalespaces.functional._window import Window
-from scalespaces.theory import blur_variance, causal_delay, causal_kernel
+from scalespaces.theory import blur_variance, causal_kernel
+from scalespaces.theory._causal import causal_delay
 
 SAMPLINGS = st.sampled_from(["pyramid", "dense"])
 PADDINGS = st.sampled_from(["zeros", "replicate"])

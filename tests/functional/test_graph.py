@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import expm_multiply
 from torch.testing import assert_close
 
-from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool, heat
-from scalespaces.theory import cotangent_laplacian, discrete_gaussian, graph_laplacian, lumped_mass
+from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.functional._graph import heat
+from scalespaces.theory import cotangent_laplacian, discrete_gaussian, graph_laplacian
+from scalespaces.theory._graphs import lumped_mass
 
 icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
 NORMALIZATIONS = ("none", "symmetric", "random_walk")

@@ -14,8 +14,10 @@ from scipy import ndimage, special
 from torch import nn
 
 from scalespaces import ScaleSpace, downscale, lift, scale_shift, theory
-from scalespaces.functional import apply_lift, plan_lift
+from scalespaces.functional._lift import apply_lift, plan_lift
 from scalespaces.nn import Lift
+from scalespaces.theory._checks import NUMPY_PADDING
+from scalespaces.theory._kernels import get_kernel
 
 ROOT2 = 2**0.5
 BASES = (2.0, 3.0, 1.5, ROOT2, 1.2)
@@ -89,7 +91,7 @@ class TestDirect:
     @pytest.mark.parametrize("mode", MODES)
     def test_every_kernel(self, name, mode):
         f, settings = image(19, 6), SETTINGS[name]
-        kernel = theory.get_kernel(settings.get("kernel", "discrete_gaussian"))
+        kernel = get_kernel(settings.get("kernel", "discrete_gaussian"))
         x = lift(f, 3, padding_mode=mode, **settings)
         for k, level in enumerate(x.levels):
             t = kernel.scale(2.0**k, settings.get("zero_scale", 0.25))
@@ -132,7 +134,7 @@ class TestDirect:
         """Three hundred samples are several blocks; a kernel wider than the axis is folded back more than once."""
         f, far = image(n), 500
         x = lift(f, 3, base, zero_scale, sampling="pyramid", padding_mode=mode)
-        padded = np.pad(f.numpy()[0], [(0, 0), (far, far)], mode=theory.NUMPY_PADDING[mode])
+        padded = np.pad(f.numpy()[0], [(0, 0), (far, far)], mode=NUMPY_PADDING[mode])
         for k in (1, 2):
             t = zero_scale * (base ** (2 * k) - 1)
             centers = base**k * np.arange(x.levels[k].shape[2])
@@ -206,7 +208,7 @@ class TestCascade:
     @pytest.mark.parametrize("name", SETTINGS)
     def test_every_kernel(self, name):
         f, settings = image(19, 6), SETTINGS[name]
-        kernel = theory.get_kernel(settings.get("kernel", "discrete_gaussian"))
+        kernel = get_kernel(settings.get("kernel", "discrete_gaussian"))
         t = kernel.scale(2.0, settings.get("zero_scale", 0.25))
         taps, expected = kernel(t, truncation=settings.get("truncation", 4.0)), f.numpy()
         for level in lift(f, 3, method="cascade", sampling="pyramid", **settings).levels:

@@ -525,7 +525,7 @@ def test_how_far_affine_contractions_are_from_a_semigroup(name):
 @pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate"])
 def test_affine_contractions_agree_with_scipy(padding_mode):
     """Inside the image, as what is read outside is zero here."""
-    from scalespaces.theory import act
+    from scalespaces.theory._semigroups import act
 
     f = rand(1, 1, 33, 33)
     A = 0.6 * np.array([[1.0, 0.4], [0.0, 1.0]])

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 import scalespaces
 from scalespaces import ScaleSpace, downscale, lift
 from scalespaces.functional import transform_image
-from scalespaces.models import DenseBlock, DenseLayer, DenseNet, Transition, create_model
-from scalespaces.models._blocks import LongSkip
+from scalespaces.models import DenseNet, create_model
+from scalespaces.models._blocks import DenseBlock, DenseLayer, LongSkip, Transition
 from scalespaces.testing import assert_equivariant, equivariance_error
 
 

@@ -8,7 +8,7 @@ import torch
 
 from scalespaces import ScaleSpace
 from scalespaces.models import create_model, summarize
-from scalespaces.theory import get_kernel
+from scalespaces.theory._kernels import get_kernel
 
 BLOCKS = [(992, 3, 1), (496, 1, 2), (248, 2, 4), (248, 4, 4), (124, 4, 8), *[(124, 8, 8)] * 4]  # side, widths over N
 DEEP = (0, 1, 3, 7, 8)

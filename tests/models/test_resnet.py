@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, downscale, lift
-from scalespaces.models import ResidualBlock, ResNet, create_model
-from scalespaces.models._blocks import Upsample
+from scalespaces.models import ResNet, create_model
+from scalespaces.models._blocks import ResidualBlock, Upsample
 from scalespaces.nn import ScaleAvgPool
 from scalespaces.testing import assert_equivariant, equivariance_error
 

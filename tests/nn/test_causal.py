@@ -24,7 +24,7 @@ from scalespaces.nn import (
     ScaleMaxPool,
     ScalePool,
 )
-from scalespaces.theory import PaddingMode
+from scalespaces.theory._checks import PaddingMode
 
 POOLS: dict[str, Any] = {
     "none": lambda stride: nn.Identity(),

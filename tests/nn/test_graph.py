@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool, heat
+from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.functional._graph import heat
 from scalespaces.nn import GraphConv, GraphLift, GraphPool
 
 MESH = Path(__file__).parents[2] / "examples" / "mesh.py"

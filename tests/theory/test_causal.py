@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import signal, stats
 
-from scalespaces.theory import blur_variance, causal_delay, causal_kernel, check_causal_base, check_causal_padding
+from scalespaces.theory import blur_variance, causal_kernel
+from scalespaces.theory._causal import causal_delay, check_causal_base, check_causal_padding
 
 variances = st.floats(0.01, 40)
 stages = st.integers(1, 8)

@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose, assert_array_equal
 
-from scalespaces.theory import (
-    adjacency,
-    chebyshev_heat,
-    cotangent_laplacian,
-    graph_laplacian,
-    lumped_mass,
-    spectral_bound,
-)
+from scalespaces.theory import cotangent_laplacian, graph_laplacian
+from scalespaces.theory._graphs import adjacency, chebyshev_heat, lumped_mass, spectral_bound
 
 icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
 NORMALIZATIONS = ("none", "symmetric", "random_walk")

@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, ndimage, special
 
-from scalespaces.theory import (
-    KERNELS,
-    Alpha,
-    Kernel,
-    anisotropic_gaussian,
-    binomial,
-    discrete_gaussian,
-    gaussian_blur,
-    get_kernel,
-    sampled_gaussian,
-)
+from scalespaces.theory import Alpha, Kernel, anisotropic_gaussian, binomial, discrete_gaussian, sampled_gaussian
+from scalespaces.theory._anisotropic import gaussian_blur
+from scalespaces.theory._kernels import KERNELS, get_kernel
 
 scales = st.floats(0, 20)
 phases = st.floats(0, 1, exclude_max=True)

@@ -8,17 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from scalespaces.theory import (
-    KERNELS,
-    Alpha,
-    blur_covariance,
-    blur_variance,
-    check_base,
-    check_zero_scale,
-    discrete_gaussian,
-    expansion,
-    level_variances,
-)
+from scalespaces.theory import Alpha, blur_covariance, blur_variance, discrete_gaussian, expansion, level_variances
+from scalespaces.theory._kernels import KERNELS
+from scalespaces.theory._scale import check_base, check_zero_scale
 
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 

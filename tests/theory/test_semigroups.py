@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from scalespaces.theory import ScaleTranslation, act, act_lifted, blur_covariance, compose_affine_action, gaussian_blur
+from scalespaces.theory import ScaleTranslation, blur_covariance
+from scalespaces.theory._anisotropic import gaussian_blur
+from scalespaces.theory._semigroups import act, act_lifted, compose_affine_action
 
 
 def rotation(angle: float) -> np.ndarray:

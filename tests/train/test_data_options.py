@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scalespaces.data import ArrayImages, ImageDataset, Indexed, make_cityscapes, make_pcam, write_sets
+from scalespaces.data import ArrayImages, ImageDataset
+from scalespaces.data._keys import Indexed
+from scalespaces.data._make import make_cityscapes, make_pcam, write_sets
 from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._data import (
     DataOptions,

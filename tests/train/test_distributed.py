@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scalespaces import data
+from scalespaces.data import _make as make
 from scalespaces.train._checkpoints import load_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -52,8 +53,8 @@ def weights(folder: Path) -> dict[str, Tensor]:
 def roots(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("data")
     images, labels = data.digits()
-    data.write_sets(folder / "idx", data.mnist_scale(images, labels, counts=(280, 21, 10)))
-    data.make_cityscapes(folder / "cityscapes", {"train": 6, "val": 3, "test": 1}, size=(48, 64))
+    make.write_sets(folder / "idx", data.mnist_scale(images, labels, counts=(280, 21, 10)))
+    make.make_cityscapes(folder / "cityscapes", {"train": 6, "val": 3, "test": 1}, size=(48, 64))
     return {path.name: path for path in folder.iterdir()}
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.cli import main
-from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, read_idx_images, to_unit
+from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, to_unit
+from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, convert, create_model, load, save
 from scalespaces.models._source import build
 from scalespaces.plotting import plot_over_scales

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import scalespaces
-from scalespaces.data import read_pixels
+from scalespaces.data._pixels import read_pixels
 from scalespaces.models import Card
 from scalespaces.train import _predict as predict
 from scalespaces.train._levels import LevelPool, answer

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from scalespaces.data import ArrayImages, write_sets
+from scalespaces.data import ArrayImages
+from scalespaces.data._make import write_sets
 from scalespaces.train._checkpoints import Keeper, load_checkpoint
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import train

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from scalespaces import data, models
+from scalespaces.data import _make as make
 from scalespaces.train._checkpoints import load_checkpoint
 from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import load_recipe
@@ -20,7 +21,7 @@ from scalespaces.train._run import make_network, train
 def root(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     images, labels = data.digits()
-    data.write_sets(folder, data.mnist_scale(images, labels, counts=(96, 30, 30), scales=(0.9, 1.0)))
+    make.write_sets(folder, data.mnist_scale(images, labels, counts=(96, 30, 30), scales=(0.9, 1.0)))
     return folder
 
 
@@ -178,7 +179,7 @@ def test_class_255_counts(tmp_path):
     generator = np.random.default_rng(0)
     labels = np.array([255, 0, 255, 1] * 4)
     made = data.ArrayImages(generator.integers(0, 256, (16, 20, 20), np.uint8), labels)
-    data.write_sets(tmp_path / "data", {"train": made, "valid": made})
+    make.write_sets(tmp_path / "data", {"train": made, "valid": made})
     said = options(tmp_path / "data", "--data.num_classes=256", "--trainer.max_steps=1")
     task = make_task(load_recipe(None, said))
     images, target = torch.rand(4, 1, 20, 20), torch.tensor([255, 255, 255, 255])

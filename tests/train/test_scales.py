@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from scalespaces.data import keyed_generator
+from scalespaces.data._keys import keyed_generator
 from scalespaces.models import create_model
 from scalespaces.train._scales import MultiScale, draw_scales, jitter, rescale_batch, zoom, zoom_masks
 

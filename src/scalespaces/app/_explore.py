@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from scalespaces.functional import ScaleSpace
 from scalespaces.functional._lift import LiftPlan, Stage
 from scalespaces.nn import Lift
-from scalespaces.theory import check_base, check_zero_scale, get_kernel
+from scalespaces.theory._kernels import get_kernel
+from scalespaces.theory._scale import check_base, check_zero_scale
 
 MOST_LEVELS = 12
 MOST_SAMPLES = 2**24

@@ -18,7 +18,7 @@ from scalespaces.app._guard import Guard
 from scalespaces.app._images import Picture, first_picture, read_picture
 from scalespaces.app._predictions import CLOSEST, FARTHEST, Loaded, load_network, over_zooms, predict
 from scalespaces.functional._lift import METHODS
-from scalespaces.theory import KERNELS
+from scalespaces.theory._kernels import KERNELS
 
 _HEADER = """<header class="ss-header"><h1>scalespaces</h1>
 <p>An image at every scale: its levels, what they cost, and how exactly networks on them follow a change of size.</p>

@@ -9,8 +9,10 @@ from typing import Any
 
 from scalespaces import data
 from scalespaces.cli._arguments import Help, positive, seed
+from scalespaces.data import _make as make
 from scalespaces.data._fetch import BY_HAND, REMOTES
 from scalespaces.data._make import refuse_existing
+from scalespaces.data._pcam import repack
 
 
 def add(commands: Any) -> None:
@@ -123,29 +125,29 @@ def _add_source(add: Any, counts: str) -> None:
 def _run_mnist_scale(args: argparse.Namespace) -> None:
     folders = [Path(args.out, f"seed_{number}") for number in args.seeds]
     refuse_existing(folders, args.force)
-    images, labels = data.source_images(args.source)
+    images, labels = make.source_images(args.source)
     for number, folder in zip(args.seeds, folders, strict=True):
         sets = data.mnist_scale(images, labels, number, counts=args.counts, scales=tuple(args.scales))
-        _say_written(data.write_sets(folder, sets, force=args.force))
+        _say_written(make.write_sets(folder, sets, force=args.force))
 
 
 def _run_unseen_scale(args: argparse.Namespace) -> None:
     refuse_existing(list(Path(args.out).glob("*-images-idx3-ubyte*")), args.force)
-    images, labels = data.source_images(args.source)
+    images, labels = make.source_images(args.source)
     canvas = args.canvas or 4 * images.shape[-1]
     options: dict[str, Any] = {"place": args.place, "counts": args.counts, "seed": args.seed}
     sets = data.unseen_scales(images, labels, args.train, args.tests, canvas=canvas, **options)
-    _say_written(data.write_sets(args.out, sets, force=args.force))
+    _say_written(make.write_sets(args.out, sets, force=args.force))
 
 
 def _run_make_pcam(args: argparse.Namespace) -> None:
     counts = {split: getattr(args, split) for split in ("train", "valid", "test")}
-    _say_written(data.make_pcam(args.out, counts, seed=args.seed, compress=args.gzip, force=args.force))
+    _say_written(make.make_pcam(args.out, counts, seed=args.seed, compress=args.gzip, force=args.force))
 
 
 def _run_make_cityscapes(args: argparse.Namespace) -> None:
     counts = {split: getattr(args, split) for split in ("train", "val", "test")}
-    _say_written(data.make_cityscapes(args.out, counts, size=tuple(args.size), seed=args.seed, force=args.force))
+    _say_written(make.make_cityscapes(args.out, counts, size=tuple(args.size), seed=args.seed, force=args.force))
 
 
 def _say_written(files: Sequence[Path]) -> None:
@@ -191,7 +193,7 @@ def _add_data_repack(tasks: Any) -> None:
 
 
 def _run_data_repack(args: argparse.Namespace) -> None:
-    data.repack(args.file, args.out, force=args.force)
+    repack(args.file, args.out, force=args.force)
     print(f"wrote {args.out}")
 
 

@@ -22,7 +22,9 @@ from scalespaces.functional._lift import METHODS
 from scalespaces.models._random import random_network
 from scalespaces.plotting import check_writable, plot_equivariance
 from scalespaces.testing import DOWNSCALINGS, EquivarianceTable, equivariance_error, translation_error
-from scalespaces.theory import KERNELS, PaddingMode, check_base
+from scalespaces.theory._checks import PaddingMode
+from scalespaces.theory._kernels import KERNELS
+from scalespaces.theory._scale import check_base
 
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
 

@@ -13,10 +13,10 @@ from scalespaces.functional._actions import (
 )
 from scalespaces.functional._causal import causal_downscale, causal_lift
 from scalespaces.functional._conv import scale_conv
-from scalespaces.functional._graph import Graph, graph_conv, graph_lift, graph_pool, heat
-from scalespaces.functional._lift import LiftPlan, apply_lift, downscale, lift, plan_lift
-from scalespaces.functional._norm import batch_moments, scale_batch_norm, scale_dropout
-from scalespaces.functional._p4 import expand_filters, group_pool, p4_conv, transform_field, transform_image
+from scalespaces.functional._graph import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.functional._lift import downscale, lift
+from scalespaces.functional._norm import scale_batch_norm, scale_dropout
+from scalespaces.functional._p4 import group_pool, p4_conv, transform_field, transform_image
 from scalespaces.functional._pool import avg_pool, blur_pool, global_pool, max_pool, scale_pool
 from scalespaces.functional._resample import feature_pyramid, resample, scale_shift
 from scalespaces.functional._semigroup import Lifted, Semigroup, semigroup_correlation, semigroup_lift
@@ -28,7 +28,6 @@ __all__ = [
     "AffineContractions",
     "CausalShifts",
     "Graph",
-    "LiftPlan",
     "Lifted",
     "Lighting",
     "Occlusions",
@@ -36,25 +35,20 @@ __all__ = [
     "ScaleTranslations",
     "Semigroup",
     "Translations",
-    "apply_lift",
     "avg_pool",
-    "batch_moments",
     "blur_pool",
     "causal_downscale",
     "causal_lift",
     "downscale",
-    "expand_filters",
     "feature_pyramid",
     "global_pool",
     "graph_conv",
     "graph_lift",
     "graph_pool",
     "group_pool",
-    "heat",
     "lift",
     "max_pool",
     "p4_conv",
-    "plan_lift",
     "resample",
     "scale_batch_norm",
     "scale_conv",

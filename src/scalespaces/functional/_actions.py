@@ -29,16 +29,9 @@ from scalespaces.functional._lift import METHODS, apply_lift, lift, plan_lift
 from scalespaces.functional._p4 import Group, matrices, order, products
 from scalespaces.functional._semigroup import Lifted, Semigroup, rounded
 from scalespaces.functional._space import ScaleSpace
-from scalespaces.theory import (
-    PaddingMode,
-    ScaleTranslation,
-    anisotropic_gaussian,
-    blur_covariance,
-    check_choice,
-    check_integer,
-    check_padding_mode,
-    check_zero_scale,
-)
+from scalespaces.theory import ScaleTranslation, anisotropic_gaussian, blur_covariance
+from scalespaces.theory._checks import PaddingMode, check_choice, check_integer, check_padding_mode
+from scalespaces.theory._scale import check_zero_scale
 
 Shift = tuple[int, ...]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scalespaces.functional._grid import constant, count, fold
-from scalespaces.theory import PaddingMode
+from scalespaces.theory._checks import PaddingMode
 
 _WINDOW = 32  # samples that a block advances by, at least: smaller blocks are slow, larger ones mostly zeros
 _FEW = 16  # lines along an axis that are too few to be the columns of a product

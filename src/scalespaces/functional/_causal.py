@@ -9,15 +9,9 @@ from torch import Tensor
 from scalespaces.functional._grid import correlate, full_precision
 from scalespaces.functional._space import ScaleSpace
 from scalespaces.functional._window import Window
-from scalespaces.theory import (
-    PaddingMode,
-    blur_variance,
-    causal_kernel,
-    check_causal_base,
-    check_causal_padding,
-    check_choice,
-    check_integer,
-)
+from scalespaces.theory import blur_variance, causal_kernel
+from scalespaces.theory._causal import check_causal_base, check_causal_padding
+from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
 
 CAUSAL_SAMPLINGS = ("pyramid", "dense")
 

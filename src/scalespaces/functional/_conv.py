@@ -13,7 +13,8 @@ from scalespaces.functional._grid import as_integer, correlate, is_channels_last
 from scalespaces.functional._resample import on_grid_of
 from scalespaces.functional._space import ScaleSpace, check_grid
 from scalespaces.functional._window import Window
-from scalespaces.theory import PaddingMode, check_causal_padding, check_choice, check_padding_mode
+from scalespaces.theory._causal import check_causal_padding
+from scalespaces.theory._checks import PaddingMode, check_choice, check_padding_mode
 
 SCALE_PADDINGS = ("zeros", "replicate", "valid")
 WORTH_FOLDING = 2**27  # multiplications that folding must save, or else its many small calls cost more

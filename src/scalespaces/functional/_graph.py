@@ -21,16 +21,9 @@ from torch.utils import _pytree
 
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.functional._grid import constant, take
-from scalespaces.theory import (
-    adjacency,
-    chebyshev_heat,
-    check_choice,
-    check_integer,
-    cotangent_laplacian,
-    graph_laplacian,
-    lumped_mass,
-    spectral_bound,
-)
+from scalespaces.theory import cotangent_laplacian, graph_laplacian
+from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.theory._graphs import adjacency, chebyshev_heat, lumped_mass, spectral_bound
 
 POOL_MODES = ("mean", "max")
 POOL_AXES = ("both", "levels", "nodes")

@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from torch.nn import functional as F
 
 from scalespaces.functional._finer import Finer, make_finer
-from scalespaces.theory import PaddingMode
+from scalespaces.theory._checks import PaddingMode
 
 Corners = tuple[tuple[Tensor, Tensor], ...]
 

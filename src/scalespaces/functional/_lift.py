@@ -18,20 +18,10 @@ from scalespaces.functional._banded import Band, block_rows, multiply, toeplitz_
 from scalespaces.functional._grid import as_integer, constant, correlate, count, floor, full_precision, sample, sent
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._space import ScaleSpace
-from scalespaces.theory import (
-    Base,
-    Kernel,
-    PaddingMode,
-    anisotropic_gaussian,
-    blur_covariance,
-    check_base,
-    check_choice,
-    check_integer,
-    check_padding_mode,
-    check_zero_scale,
-    expansion,
-    get_kernel,
-)
+from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance, expansion
+from scalespaces.theory._checks import PaddingMode, check_choice, check_integer, check_padding_mode
+from scalespaces.theory._kernels import get_kernel
+from scalespaces.theory._scale import Base, check_base, check_zero_scale
 
 Sampling = str | float
 METHODS = ("direct", "cascade")  # the paper's, and the exact one

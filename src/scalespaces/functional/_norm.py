@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from scalespaces.functional._grid import is_transformed
 from scalespaces.functional._space import ScaleSpace, check_space
-from scalespaces.theory import check_integer
+from scalespaces.theory._checks import check_integer
 
 
 def batch_moments(x: ScaleSpace, *, elements: int = 1, sync: bool = False) -> tuple[Tensor, Tensor, Tensor | int]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from scalespaces.functional._conv import scale_conv
 from scalespaces.functional._grid import constant, take
 from scalespaces.functional._space import ScaleSpace
-from scalespaces.theory import PaddingMode, check_choice, check_integer
+from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
 
 Group = Literal["p4", "p4m"]
 ORDER: dict[Group, int] = {"p4": 4, "p4m": 8}

@@ -14,7 +14,7 @@ from scalespaces.functional._grid import as_integer, correlate, full_precision, 
 from scalespaces.functional._resample import resample
 from scalespaces.functional._space import ScaleSpace, check_grid, check_space
 from scalespaces.functional._window import Window
-from scalespaces.theory import PaddingMode, check_choice
+from scalespaces.theory._checks import PaddingMode, check_choice
 
 _AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}

@@ -13,8 +13,8 @@ from torch.utils import _pytree
 from scalespaces.functional._axes import REDUCTIONS, RULES, Places, is_mergeable
 from scalespaces.functional._perlevel import PerLevel, collapse, per_level_shape
 from scalespaces.functional._strict import caller, is_strict, refuse_tests_for_tensors
-from scalespaces.theory import Base, check_base, check_causal_base
-from scalespaces.theory._scale import power
+from scalespaces.theory._causal import check_causal_base
+from scalespaces.theory._scale import Base, check_base, power
 
 
 @dataclass(eq=False, repr=False)

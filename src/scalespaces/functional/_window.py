@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scalespaces.functional._grid import floor, pad, per_axis, take
 from scalespaces.functional._space import ScaleSpace
-from scalespaces.theory import PaddingMode
+from scalespaces.theory._checks import PaddingMode
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from scalespaces.nn import (
     ScaleP4MConv2d,
     init,
 )
-from scalespaces.theory import check_choice, check_integer
+from scalespaces.theory._checks import check_choice, check_integer
 
 _CONVS = {None: ScaleConv2d, "p4": ScaleP4Conv2d, "p4m": ScaleP4MConv2d}
 _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}

@@ -23,7 +23,8 @@ from scalespaces.functional._strict import strictly
 from scalespaces.models._card import Card
 from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePool, synchronize
 from scalespaces.testing import equivariance_error
-from scalespaces.theory import Base, PaddingMode, check_base, check_choice, check_integer
+from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
+from scalespaces.theory._scale import Base, check_base
 
 Interaction = None | str | int | Sequence[str] | Callable[[str, nn.Module], bool]
 

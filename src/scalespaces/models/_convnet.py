@@ -15,7 +15,8 @@ from scalespaces.models._blocks import initialize
 from scalespaces.models._network import ScaleNetwork, per_place
 from scalespaces.models._registry import register_model
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d, ScaleMaxPool, ScalePool
-from scalespaces.theory import Base, check_integer, check_real
+from scalespaces.theory._checks import check_integer, check_real
+from scalespaces.theory._scale import Base
 
 
 class ConvBlock(nn.Module):

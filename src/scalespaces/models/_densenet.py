@@ -16,7 +16,8 @@ from scalespaces.models._blocks import DenseBlock, LongSkip, Transition, initial
 from scalespaces.models._network import ScaleNetwork, per_place
 from scalespaces.models._registry import register_model
 from scalespaces.nn import GlobalPool, P4MPool, P4Pool, ScaleP4Conv2d, ScaleP4MConv2d, ScalePool
-from scalespaces.theory import Base, check_integer
+from scalespaces.theory._checks import check_integer
+from scalespaces.theory._scale import Base
 
 _LIFTING = {"p4": ScaleP4Conv2d, "p4m": ScaleP4MConv2d}
 _POOLING = {"p4": P4Pool, "p4m": P4MPool}

@@ -26,7 +26,7 @@ from scalespaces.models._card import Card
 from scalespaces.models._network import ScaleNetwork
 from scalespaces.models._registry import entry
 from scalespaces.nn import Lift
-from scalespaces.theory import check_choice, check_integer
+from scalespaces.theory._checks import check_choice, check_integer
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

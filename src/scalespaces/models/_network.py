@@ -15,7 +15,8 @@ from scalespaces.functional._lift import Sampling
 from scalespaces.functional._pool import WINDOWS
 from scalespaces.models._card import Card
 from scalespaces.nn import Lift, checkpoint
-from scalespaces.theory import Base, check_choice, check_integer
+from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.theory._scale import Base
 
 
 class ScaleNetwork(nn.Module):

@@ -14,7 +14,8 @@ from scalespaces.models._blocks import ResidualBlock, Upsample, initialize
 from scalespaces.models._network import ScaleNetwork, per_place
 from scalespaces.models._registry import register_model
 from scalespaces.nn import ScaleAvgPool, ScaleConv2d, ScalePool
-from scalespaces.theory import Base, check_integer
+from scalespaces.theory._checks import check_integer
+from scalespaces.theory._scale import Base
 
 _WIDTHS = (1, 2, 4, 4, 8, 8, 8, 8, 8)  # of the blocks, in units of N; a pooling wherever they grow
 _POOLED = tuple(n for n in range(1, len(_WIDTHS)) if _WIDTHS[n] > _WIDTHS[n - 1])

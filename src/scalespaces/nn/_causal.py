@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace
 from scalespaces.functional._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
-from scalespaces.theory import PaddingMode, check_causal_base, check_causal_padding, check_choice, check_integer
+from scalespaces.theory._causal import check_causal_base, check_causal_padding
+from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
 
 
 class CausalLift(nn.Module):

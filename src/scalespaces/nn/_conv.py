@@ -14,7 +14,7 @@ from scalespaces.functional._grid import per_axis
 from scalespaces.functional._space import check_space
 from scalespaces.functional._window import Window
 from scalespaces.nn import init
-from scalespaces.theory import PaddingMode, check_padding_mode
+from scalespaces.theory._checks import PaddingMode, check_padding_mode
 
 
 class _ScaleConv(nn.Module):

@@ -9,7 +9,7 @@ from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.functional._graph import POOL_AXES, POOL_MODES
 from scalespaces.nn import init
-from scalespaces.theory import check_choice, check_integer, check_real
+from scalespaces.theory._checks import check_choice, check_integer, check_real
 
 
 class GraphLift(nn.Module):

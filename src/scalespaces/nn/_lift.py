@@ -8,9 +8,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace, apply_lift, downscale, plan_lift
-from scalespaces.functional._lift import Sampling
-from scalespaces.theory import Base, Kernel, PaddingMode, check_base
+from scalespaces.functional import ScaleSpace, downscale
+from scalespaces.functional._lift import Sampling, apply_lift, plan_lift
+from scalespaces.theory import Kernel
+from scalespaces.theory._checks import PaddingMode
+from scalespaces.theory._scale import Base, check_base
 
 
 class Lift(nn.Module):

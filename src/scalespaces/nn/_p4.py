@@ -13,7 +13,7 @@ from scalespaces.functional._grid import per_axis
 from scalespaces.functional._p4 import GROUP_MODES, Field, Group, check_square, filter_index, order
 from scalespaces.nn._conv import _ScaleConv
 from scalespaces.nn._norm import ScaleBatchNorm
-from scalespaces.theory import PaddingMode, check_choice, check_integer
+from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
 
 
 class _P4Conv(_ScaleConv):

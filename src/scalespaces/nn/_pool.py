@@ -17,7 +17,7 @@ from scalespaces.functional import (
     scale_pool,
 )
 from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
-from scalespaces.theory import check_choice
+from scalespaces.theory._checks import check_choice
 
 
 class _WindowPool(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from scalespaces.functional import Semigroup, semigroup_correlation
 from scalespaces.nn import init
-from scalespaces.theory import check_integer
+from scalespaces.theory._checks import check_integer
 
 
 class SemigroupConv(nn.Module):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
-from scalespaces.data import ImageDataset, Indexed
+from scalespaces.data import ImageDataset
+from scalespaces.data._keys import Indexed
 
 
 class KeyedBatches(Sampler[list[int]]):

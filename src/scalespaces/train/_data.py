@@ -13,18 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from scalespaces.data import (
-    Cityscapes,
-    ClassFolders,
-    ImageDataset,
-    LabeledFolder,
-    MaskFolders,
-    PCam,
-    PCamFolder,
-    read_idx_images,
-)
+from scalespaces.data import Cityscapes, ClassFolders, ImageDataset, LabeledFolder, MaskFolders, PCam, PCamFolder
 from scalespaces.data._cityscapes import CLASSES
 from scalespaces.data._folders import is_class_folder
+from scalespaces.data._idx import read_idx_images
 from scalespaces.data._scales import split_classes
 from scalespaces.train._batches import KeyedBatches
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.data import cut_windows, read_pixels, to_unit, window_places
-from scalespaces.data._pixels import decode_file, sides
+from scalespaces.data import to_unit
+from scalespaces.data._pixels import decode_file, read_pixels, sides
+from scalespaces.data._windows import cut_windows, window_places
 from scalespaces.models import Card
-from scalespaces.theory import check_integer
+from scalespaces.theory._checks import check_integer
 from scalespaces.train._levels import LevelPool, answer
 
 WHOLE = 2**22

@@ -24,7 +24,8 @@ from torch.distributed.rendezvous import rendezvous
 from torch.utils.data import DataLoader
 
 from scalespaces._files import prepare, replacing
-from scalespaces.data import ImageDataset, Indexed, to_unit
+from scalespaces.data import ImageDataset, to_unit
+from scalespaces.data._keys import Indexed
 from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create_model, load
 from scalespaces.models._source import build
 from scalespaces.nn import synchronize

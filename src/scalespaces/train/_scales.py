@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.functional._grid import fold, full_precision
-from scalespaces.theory import check_choice, check_real
+from scalespaces.theory._checks import check_choice, check_real
 
 How = Literal["mean", "select"]
 Fill = Literal["zeros", "reflect"]

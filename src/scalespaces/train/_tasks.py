@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torchmetrics import MeanMetric
 
-from scalespaces.data import PCamAugment, to_unit
+from scalespaces.data import to_unit
+from scalespaces.data._augment import PCamAugment
 from scalespaces.models import Card
 from scalespaces.train._levels import answer, supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics

@@ -16,7 +16,9 @@ from scalespaces import models
 from scalespaces._extras import require
 from scalespaces.bench import _plain as plain
 from scalespaces.bench._case import Case, Contender, Settings, training_step
-from scalespaces.data import PCam, PCamAugment, make_pcam, to_unit
+from scalespaces.data import PCam, to_unit
+from scalespaces.data._augment import PCamAugment
+from scalespaces.data._make import make_pcam
 from scalespaces.data._pcam import pcam_file
 
 
