@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +25,7 @@ from scalespaces.theory._kernels import get_kernel
 from scalespaces.theory._scale import Base, check_base, check_zero_scale
 
 Sampling = str | float
-METHODS = ("direct", "cascade")  # the paper's, and the exact one
+METHODS = ("cascade", "direct")  # the exact one, and the paper's
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +57,15 @@ class LiftPlan:
 
 @lru_cache(maxsize=64, typed=True)
 def plan_lift(
-    num_levels: int = 4,
-    base: Base = 2.0,
-    zero_scale: float = 0.25,
-    kernel: str | Kernel = "discrete_gaussian",
-    method: str = "direct",
-    sampling: Sampling = "dense",
-    padding_mode: PaddingMode = "reflect",
-    first_level: int = 0,
-    truncation: float = 4.0,
+    num_levels: int,
+    base: Base,
+    first_level: int,
+    zero_scale: float,
+    sampling: Sampling,
+    method: str,
+    kernel: str | Kernel,
+    padding_mode: PaddingMode,
+    truncation: float,
 ) -> LiftPlan:
     """Check the arguments of :func:`lift` and compute its kernels, in float64."""
     base, zero_scale, family = check_base(base), check_zero_scale(zero_scale), get_kernel(kernel)
@@ -148,39 +149,45 @@ def lift(
     image: Tensor,
     num_levels: int = 4,
     base: Base = 2.0,
-    zero_scale: float = 0.25,
-    kernel: str | Kernel = "discrete_gaussian",
-    method: str = "direct",
-    sampling: Sampling = "dense",
-    padding_mode: PaddingMode = "reflect",
+    *,
     first_level: int = 0,
+    zero_scale: float = 0.25,
+    sampling: Sampling = "pyramid",
+    method: str = "cascade",
+    kernel: str | Kernel = "discrete_gaussian",
+    padding_mode: PaddingMode = "reflect",
     truncation: float = 4.0,
+    dims: int = 2,
 ) -> ScaleSpace:
     r"""Lift an image to its scale-space, the paper's equation "lifting".
 
     .. math:: f_k = G(\cdot, t_k) * f_0, \qquad t_k = s_0 (c^{2k} - 1)
 
+    The defaults are what we recommend. The paper's lift is ``sampling="dense", method="direct"``.
+
     Args:
-        image: ``(B, C, *spatial)`` with one, two or three spatial axes of any size.
-        num_levels: how many levels, upsampled ones included.
+        image: ``(B, C, H, W)``, of any size; ``(B, C, time)`` with ``dims=1``, ``(B, C, D, H, W)`` with ``dims=3``.
+        num_levels: how many levels, upsampled ones included. A level with a single sample left says nothing: you are
+            warned of it.
         base: dilation :math:`c > 1` between levels; or an expansion matrix, in dense sampling.
-        zero_scale: :math:`s_0`, the variance (not the standard deviation) of the blur the image comes with.
-        kernel: family of blurs, by name or as a :class:`~scalespaces.theory.Kernel`.
-        method: ``"direct"`` blurs the image once for each level, as the paper does. ``"cascade"`` takes one step
-            :math:`D` (blur by :math:`s_0 (c^2 - 1)`, resample by :math:`c`) from each level to the next, so that
-            level :math:`k` of :math:`D f` *is* level :math:`k + 1` of :math:`f`: equivariance becomes exact.
-        sampling: ``"dense"`` keeps every pixel at every level, ``"pyramid"`` every :math:`c^k`-th at level
-            :math:`k`, a number :math:`r \ge 1` something between (steps :math:`\max(1, c^k / r)`).
-        padding_mode: what lies outside the image.
         first_level: number of the first level; negative puts levels in front that are finer than the image (linear
             interpolation, outside the claims of exactness). Level 0 is always the image itself, not a copy of it.
+        zero_scale: :math:`s_0`, the variance (not the standard deviation) of the blur the image comes with.
+        sampling: ``"pyramid"`` keeps every :math:`c^k`-th sample at level :math:`k`, ``"dense"`` all of them, a number
+            :math:`r \ge 1` something between (steps :math:`\max(1, c^k / r)`).
+        method: ``"cascade"`` takes one step :math:`D` (blur by :math:`s_0 (c^2 - 1)`, resample by :math:`c`) from each
+            level to the next, so that level :math:`k` of :math:`D f` *is* level :math:`k + 1` of :math:`f`:
+            equivariance becomes exact. ``"direct"`` blurs the image once for each level, as the paper does.
+        kernel: family of blurs, by name or as a :class:`~scalespaces.theory.Kernel`.
+        padding_mode: what lies outside the image: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
         truncation: radius of the kernels in standard deviations.
+        dims: number of spatial axes: 1 for signals, 2 for images, 3 for volumes.
 
     A pixel that is not finite spoils more of the coarser levels than the kernels reach, all of a small image: mask such
     pixels before.
 
     Example:
-        >>> lift(torch.rand(1, 3, 40, 30), num_levels=3, sampling="pyramid")
+        >>> lift(torch.rand(1, 3, 40, 30), num_levels=3)
         ScaleSpace(3 levels, base 2, torch.float32, cpu)
           level 0: (1, 3, 40, 30), step 1
           level 1: (1, 3, 20, 15), step 2
@@ -189,33 +196,87 @@ def lift(
     plan = plan_lift(
         num_levels,
         base if isinstance(base, float | int) else check_base(base),
-        zero_scale,
-        get_kernel(kernel),
-        method,
-        sampling,
-        padding_mode,
         first_level,
+        zero_scale,
+        sampling,
+        method,
+        get_kernel(kernel),
+        padding_mode,
         truncation,
     )
-    return apply_lift(image, plan, [None if s.taps is None else torch.as_tensor(s.taps) for s in plan.stages])
+    taps = [None if s.taps is None else torch.as_tensor(s.taps) for s in plan.stages]
+    return apply_lift(check_images(image, dims), plan, taps)
 
 
-def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> ScaleSpace:
-    """Lift by a plan, with its kernels as tensors."""
-    if not isinstance(image, Tensor) or image.ndim not in (3, 4, 5):
-        came = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
-        raise ValueError(f"an image is a tensor (B, C, *spatial) with 1 to 3 spatial axes, got {came}")
+_SHAPES = {1: "signals (B, C, time)", 2: "images (B, C, H, W)", 3: "volumes (B, C, D, H, W)"}
+
+
+def check_dims(dims: int) -> int:
+    """Return a number of spatial axes, 1 to 3."""
+    if isinstance(dims, bool) or dims not in _SHAPES:
+        raise ValueError(f"dims, the number of spatial axes, is 1, 2 or 3, got {dims!r}")
+    return dims
+
+
+def check_images(image: Any, dims: int) -> Tensor:
+    """Return a batch of images with that many spatial axes; say what to do with anything else."""
+    check_dims(dims)
+    if not isinstance(image, Tensor):
+        raise ValueError(f"expected a tensor of {_SHAPES[dims]}, got {type(image).__name__}")
+    if image.ndim != dims + 2:
+        remedy = "add a batch axis with image[None]" if image.ndim == dims + 1 else ""
+        if image.ndim - 2 in _SHAPES:
+            remedy += f"{', or ' if remedy else ''}pass dims={image.ndim - 2} for {_SHAPES[image.ndim - 2]}"
+        came = tuple(image.shape)
+        raise ValueError(f"expected {_SHAPES[dims]}, got shape {came}{'; ' if remedy else ''}{remedy}")
     if not image.is_floating_point():
         raise ValueError(f"an image holds floating-point numbers, got {image.dtype}; convert it with image.float()")
     if 0 in image.shape[2:]:
         raise ValueError(f"an image has at least one sample along every axis, got shape {tuple(image.shape)}")
-    if isinstance(plan.base, tuple) and len(plan.base) != image.ndim - 2:
-        raise ValueError(f"a {len(plan.base)}-dimensional base needs as many spatial axes, got {image.ndim - 2}")
-    with full_precision(image):
-        return ScaleSpace(_levels(image, plan, taps), plan.base, plan.steps, first_level=plan.first_level)
+    return image
+
+
+@lru_cache(maxsize=256)
+def most_levels(size: tuple[int, ...], base: Base, first_level: int = 0) -> int:
+    """How many levels an image has room for: those with two samples or more, on a pyramid, along every axis.
+
+    Axes along which the image itself has a single sample do not count.
+    """
+    room, levels = min([n for n in size if n > 1], default=1), 1 - first_level
+    stretch = base if isinstance(base, float) else float(np.linalg.norm(base, 2))
+    while (room := count(room, stretch)) > 1:
+        levels += 1
+    return levels
+
+
+def _warn_of_single_samples(size: tuple[int, ...], plan: LiftPlan) -> None:
+    """Say it when coarse levels have a single sample left: symbolic sizes (torch.export) have no number."""
+    if torch.compiler.is_compiling() or not all(map(_is_static, size)):
+        return
+    most = most_levels(size, plan.base, plan.first_level)
+    if len(plan.steps) > most:
+        warnings.warn(
+            f"{len(plan.steps)} levels of base {plan.base} are too many for an image of {' x '.join(map(str, size))}: "
+            f"the last ones have a single sample left; use num_levels={most} at most, or larger images",
+            stacklevel=4,
+        )
+
+
+def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> ScaleSpace:
+    """Lift by a plan, with its kernels as tensors."""
+    levels = _levels(image, plan, taps)
+    _warn_of_single_samples(tuple(image.shape[2:]), plan)
+    return ScaleSpace(levels, plan.base, plan.steps, first_level=plan.first_level)
 
 
 def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    if isinstance(plan.base, tuple) and len(plan.base) != image.ndim - 2:
+        raise ValueError(f"a {len(plan.base)}-dimensional base needs as many spatial axes, got {image.ndim - 2}")
+    with full_precision(image):
+        return _computed(image, plan, taps)
+
+
+def _computed(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     levels = [_upsample(image, step) for step in plan.steps[: -plan.first_level]]
     levels.append(image)
     for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
@@ -241,7 +302,7 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
     """Blur and resample."""
     if taps is None:
         return multiply(x, [_fractional_band(x, n, plan, stage) for n in x.shape[2:]], plan.padding_mode)
-    taps = taps.to(x)
+    taps = _at_least(taps, x, stage)
     if taps.ndim > 1:
         return blur_by_convolution(x, taps, stage, plan.padding_mode, range(2, x.ndim))
     # On the meta device operations are merely counted: the taps, then, and not the zeros that make them a matrix.
@@ -251,6 +312,18 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
     for axis in range(2, x.ndim):
         x = blur_by_convolution(x, taps, stage, plan.padding_mode, [axis])
     return x
+
+
+def _at_least(taps: Tensor, x: Tensor, stage: Stage) -> Tensor:
+    """The taps in the precision of the image, also where a module keeps them in a lower one."""
+    if taps.dtype.itemsize < x.dtype.itemsize and not taps.is_meta:
+        return sent(_exact_taps, (stage,), x)[0]
+    return taps.to(x)
+
+
+@constant
+def _exact_taps(stage: Stage) -> tuple[Tensor]:
+    return (torch.as_tensor(stage.taps),)
 
 
 def _is_static(size: Any) -> bool:
@@ -321,23 +394,26 @@ def downscale(
     image: Tensor,
     n: int = 1,
     base: Base = 2.0,
+    *,
     zero_scale: float = 0.25,
-    kernel: str | Kernel = "discrete_gaussian",
     method: str = "cascade",
+    kernel: str | Kernel = "discrete_gaussian",
     padding_mode: PaddingMode = "reflect",
     truncation: float = 4.0,
+    dims: int = 2,
 ) -> Tensor:
-    r"""Downscale an image by :math:`c^n`: the semigroup's action on images.
+    r"""Downscale an image by :math:`c^n`: the semigroup's action on images. Arguments as in :func:`lift`.
 
-    ``method="cascade"`` is :math:`D^n`, the generator of this library's exact lift applied ``n`` times;
-    ``method="direct"`` is the paper's :math:`S_{c^{-n}}`, one blur and one subsampling.
+    ``method="cascade"`` is :math:`D^n`, the generator of the exact lift applied ``n`` times; ``method="direct"`` is the
+    paper's :math:`S_{c^{-n}}`, one blur and one subsampling.
 
     Example:
         >>> downscale(torch.rand(1, 3, 65, 48), 2).shape
         torch.Size([1, 3, 17, 12])
     """
-    n = check_integer("n", n, 0)
-    if isinstance(base, float | int):
-        return lift(image, n + 1, base, zero_scale, kernel, method, "pyramid", padding_mode, 0, truncation).levels[n]
-    level = lift(image, n + 1, base, zero_scale, kernel, method, "dense", padding_mode, 0, truncation).levels[n]
-    return subsample(level, np.asarray(expansion(check_base(base), n)), np.zeros(image.ndim - 2))[0]
+    n, base = check_integer("n", n, 0), check_base(base)
+    sampling = "pyramid" if isinstance(base, float) else "dense"
+    plan = plan_lift(n + 1, base, 0, zero_scale, sampling, method, get_kernel(kernel), padding_mode, truncation)
+    taps = [None if stage.taps is None else torch.as_tensor(stage.taps) for stage in plan.stages]
+    level = _levels(check_images(image, dims), plan, taps)[n]
+    return level if isinstance(base, float) else subsample(level, np.asarray(expansion(base, n)), np.zeros(dims))[0]

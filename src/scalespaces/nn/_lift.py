@@ -2,64 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace, downscale
-from scalespaces.functional._lift import Sampling, apply_lift, plan_lift
+from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
 from scalespaces.theory import Kernel
 from scalespaces.theory._checks import PaddingMode
 from scalespaces.theory._scale import Base, check_base
+
+PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
+"""What the paper's lift does in another way than ours."""
 
 
 class Lift(nn.Module):
     """Lift images to scale-spaces; arguments as in :func:`~scalespaces.functional.lift`.
 
-    The kernels are buffers: they follow ``.to()``, if not to half precision, and stay out of checkpoints.
+    ``Lift()`` is what we recommend, :meth:`Lift.paper` what the paper does. The kernels are buffers: they follow
+    ``.to()``, if not to half precision, and stay out of checkpoints.
+
+    Args:
+        device: of the kernels.
+        dtype: of the kernels; images in a higher precision are lifted in theirs.
 
     Shape:
-        - Input: :math:`(B, C, *)` with one, two or three spatial axes
-        - Output: ``num_levels`` levels of :math:`(B, C, *_k)`
+        - Input: :math:`(B, C, H, W)`, or what ``dims`` says
+        - Output: ``num_levels`` levels of :math:`(B, C, H_k, W_k)`
 
     Example:
-        >>> Lift(num_levels=4)(torch.zeros(1, 3, 32, 32)).stack().shape
-        torch.Size([1, 3, 4, 32, 32])
+        >>> Lift(num_levels=3)(torch.zeros(1, 3, 32, 32)).shapes
+        ((1, 3, 32, 32), (1, 3, 16, 16), (1, 3, 8, 8))
+        >>> Lift.paper(num_levels=3)(torch.zeros(1, 3, 32, 32)).stack().shape
+        torch.Size([1, 3, 3, 32, 32])
     """
 
     def __init__(
         self,
         num_levels: int = 4,
         base: Base = 2.0,
-        zero_scale: float = 0.25,
-        kernel: str | Kernel = "discrete_gaussian",
-        method: str = "direct",
-        sampling: Sampling = "dense",
-        padding_mode: PaddingMode = "reflect",
+        *,
         first_level: int = 0,
+        zero_scale: float = 0.25,
+        sampling: Sampling = "pyramid",
+        method: str = "cascade",
+        kernel: str | Kernel = "discrete_gaussian",
+        padding_mode: PaddingMode = "reflect",
         truncation: float = 4.0,
+        dims: int = 2,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.num_levels, self.base, self.zero_scale, self.kernel = num_levels, check_base(base), zero_scale, kernel
-        self.method, self.sampling = method, sampling
-        self.padding_mode: PaddingMode = padding_mode
-        self.first_level, self.truncation = first_level, truncation
+        base = check_base(base)
         self.plan = plan_lift(
-            num_levels,
-            self.base,
-            zero_scale,
-            kernel,
-            method,
-            sampling,
-            padding_mode,
-            first_level,
-            truncation,
+            num_levels, base, first_level, zero_scale, sampling, method, kernel, padding_mode, truncation
         )
+        self.num_levels, self.base, self.first_level, self.zero_scale = num_levels, base, first_level, zero_scale
+        self.sampling, self.method, self.kernel, self.truncation = sampling, method, kernel, truncation
+        self.padding_mode: PaddingMode = padding_mode
+        self.dims = check_dims(dims)
         for index, stage in enumerate(self.plan.stages):
-            taps = None if stage.taps is None else _tensor(stage.taps, torch.get_default_dtype())
+            taps = None if stage.taps is None else _tensor(stage.taps, dtype or torch.get_default_dtype(), device)
             self.register_buffer(f"taps{index}", taps, persistent=False)
+
+    @classmethod
+    def paper(cls, num_levels: int = 4, base: Base = 2.0, **arguments: Any) -> Self:
+        """The paper's lift: every level blurred once and sampled at every pixel."""
+        return cls(num_levels, base, **PAPER | arguments)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The arguments as plain values: ``Lift(**lift.config)`` builds its like."""
+        return {name: getattr(self, name) for name in ARGUMENTS}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -74,20 +92,41 @@ class Lift(nn.Module):
 
     def forward(self, image: Tensor) -> ScaleSpace:
         """Lift."""
-        return apply_lift(image, self.plan, [self._taps(index) for index in range(len(self.plan.stages))])
+        taps = [self._taps(index) for index in range(len(self.plan.stages))]
+        return apply_lift(check_images(image, self.dims), self.plan, taps)
 
     def downscale(self, image: Tensor, n: int = 1, method: str = "cascade") -> Tensor:
         """Downscale an image as this lift does: see :func:`~scalespaces.functional.downscale`."""
-        return downscale(image, n, self.base, self.zero_scale, self.kernel, method, self.padding_mode, self.truncation)
+        names = ("zero_scale", "kernel", "padding_mode", "truncation", "dims")
+        return downscale(image, n, self.base, method=method, **{name: getattr(self, name) for name in names})
 
     def extra_repr(self) -> str:
-        """The arguments that matter."""
-        names: list[str] = ["num_levels", "base", "zero_scale", "kernel", "method", "sampling", "padding_mode"]
-        names += ["first_level"] if self.first_level else []
-        values: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return ", ".join(f"{name}={value!r}" for name, value in values.items())
+        """The arguments that differ from the defaults, and the first ones."""
+        shown = {name: getattr(self, name) for name in ARGUMENTS}
+        same = {name for name, default in ARGUMENTS.items() if shown[name] == default} - {"num_levels", "base"}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items() if name not in same)
 
 
-def _tensor(taps: Any, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+ARGUMENTS: dict[str, Any] = {
+    name: parameter.default
+    for name, parameter in inspect.signature(Lift).parameters.items()
+    if name not in ("device", "dtype")
+}
+"""The arguments of a lift and their defaults, in their order."""
+
+
+def as_lift(value: Lift | Mapping[str, Any] | None, own: Mapping[str, Any]) -> Lift:
+    """The lift that a network was given: one of its own, or arguments that are merged over the network's ``own``."""
+    if isinstance(value, Lift):
+        return value
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"lift is a Lift or a dict of its arguments, got {type(value).__name__}")
+    arguments = {**own, **(value or {})}
+    if unknown := sorted(map(str, arguments.keys() - ARGUMENTS.keys())):
+        raise TypeError(f"a lift takes no {', '.join(unknown)}; it takes {', '.join(ARGUMENTS)}")
+    return Lift(**arguments)
+
+
+def _tensor(taps: Any, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
     """A kernel as a tensor, not coarser than what lifts compute in."""
     return torch.tensor(taps, dtype=torch.promote_types(dtype, torch.float32), device=device)
