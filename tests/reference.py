@@ -1,9 +1,19 @@
-"""The scale-space correlation, written as the equation reads: loops over everything, no tensor code."""
+"""What tests compare with: the scale-space correlation as the equation reads, in loops, and the paper's lift."""
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
+from torch import Tensor
+
+from scalespaces import ScaleSpace, lift
+
+
+def paper_lift(image: Tensor, num_levels: int = 4, base: Any = 2.0, **settings: Any) -> ScaleSpace:
+    """The paper's lift, dense and direct unless ``settings`` say otherwise, of signals, images and volumes alike."""
+    paper = {"sampling": "dense", "method": "direct", "dims": image.ndim - 2}
+    return lift(image, num_levels, base, **paper | settings)
 
 
 def at(f: np.ndarray, position, outside: str) -> float:

@@ -78,7 +78,7 @@ def test_middle_term_of_the_scale_space_correlation():
     assert_allclose(np.reshape(printed, (levels, n)), np.reshape(printed, (levels, n))[:, :1].repeat(n, 1))
     assert np.std(np.reshape(explicit, (levels, n)), 1).min() > 0.1
     signal, filters = (torch.tensor(list(values.values()), dtype=torch.float64)[None, None] for values in (f, psi))
-    ours = semigroup_correlation(filters, signal, Lifted(scalings, psi))
+    ours = semigroup_correlation(signal, filters, Lifted(scalings, psi))
     assert_allclose(ours.flatten(), explicit)
 
 
@@ -319,7 +319,7 @@ def test_zero_scale_is_a_variance():
 
 def test_fractional_bases_are_not_rounded():
     """Base 1.5 cut to integers spreads the taps of levels 0 and 1 alike."""
-    x = lift(torch.rand(1, 1, 32), 4, 1.5)
+    x = lift(torch.rand(1, 1, 32), 4, 1.5, sampling="dense", method="direct", dims=1)
     spacing = [x.spacing(k) for k in range(4)]
     assert spacing == [1, 1.5, 2.25, 3.375]
     assert [int(s) for s in spacing] == [1, 1, 2, 3]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, lift
+from scalespaces import ScaleSpace, lift, resample
 from scalespaces.nn import (
     FeaturePyramid,
     GlobalPool,
@@ -107,6 +107,26 @@ def test_export_of_other_networks(head, sampling):
         assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
 
 
+class ToImage(nn.Module):
+    def __init__(self, sampling) -> None:
+        super().__init__()
+        self.lift, self.pool = Lift(3, sampling=sampling), ScaleAvgPool()
+
+    def forward(self, image):
+        return resample(self.pool(self.lift(image)), image.shape[2:]).levels
+
+
+@DYNAMIC_POOLING
+@pytest.mark.parametrize(("sampling", "strict"), [("dense", False), ("pyramid", True)])
+def test_symbolic_sizes_stay_symbolic(sampling, strict):
+    model = ToImage(sampling).eval()
+    shapes: Any = ({2: torch.export.Dim("h", min=32, max=512), 3: torch.export.Dim("w", min=32, max=512)},)
+    exported = torch.export.export(model, (torch.rand(1, 3, 40, 50),), dynamic_shapes=shapes, strict=strict)
+    for size in ((40, 50), (65, 33)):
+        image = torch.rand(1, 3, *size)
+        assert_close(exported.module()(image), model(image))
+
+
 def test_export_of_a_fractional_base_is_static_and_says_so():
     model, image = net(base=2**0.5), torch.rand(1, 3, 40, 40)
     exported = torch.export.export(model, (image,), strict=False)
@@ -156,6 +176,19 @@ def test_compile_whole_graph(sampling, base):
     if base == 2**0.5:  # another size is another constant
         image = torch.rand(2, 3, 44, 38)
         assert_close(compiled(image)[0], model(image)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampling", "base"), [("pyramid", 2.0), ("pyramid", 2**0.5), ("dense", 1.5)])
+def test_compile_for_any_size(sampling, base):
+    """Of one graph, or of one for each size; what is computed once has no size that changes."""
+    torch._dynamo.reset()
+    layers = [Lift(3, base, sampling=sampling), ScaleConv2d(3, 4, (2, 3, 3)), ScaleBlurPool(), ScalePool("max")]
+    model = nn.Sequential(*layers).eval()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    for size in ((40, 36), (33, 64)):
+        image = torch.rand(2, 3, *size)
+        assert_close(compiled(image), model(image), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

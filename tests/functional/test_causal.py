@@ -98,7 +98,7 @@ def naive_conv(levels, steps, c, weight, bias, *, stride, dilation, before, mode
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(2, 3), st.sampled_from([0.0, 0.25, 1.0]), SAMPLINGS, PADDINGS)
 def test_the_lift_is_the_equation(length, num_levels, base, s0, sampling, mode):
     f = noise(2, 2, length)
-    x = causal_lift(f, num_levels, base, s0, 3, sampling, mode)
+    x = causal_lift(f, num_levels, base, zero_scale=s0, stages=3, sampling=sampling, padding_mode=mode)
     assert x.causal
     for b, i in np.ndindex(2, 2):
         expected = naive_lift(f[b, i].tolist(), num_levels, base, s0, 3, sampling, mode)
@@ -121,7 +121,7 @@ def test_a_step_is_scipys_recursive_filter_read_back_from_the_newest(length, bas
 def test_levels_have_the_variance_of_the_theory_and_the_delay(base, num_levels):
     impulse = torch.zeros(1, 1, 4000, dtype=torch.float64)
     impulse[..., 0] = 1
-    x = causal_lift(impulse, num_levels, base, 0.25, sampling="dense")
+    x = causal_lift(impulse, num_levels, base, zero_scale=0.25, sampling="dense")
     n = torch.arange(4000, dtype=torch.float64)
     for k, level in enumerate(x.levels):
         mean = (level[0, 0] * n).sum()
@@ -309,7 +309,7 @@ def test_what_is_not_a_number_stays_in_its_future(sampling):
 def test_the_container_says_that_it_is_causal():
     x = causal_lift(torch.rand(1, 2, 9), 2)
     assert "base 2, causal, torch.float32" in repr(x)
-    assert "causal" not in repr(lift(torch.rand(1, 2, 9), 2))
+    assert "causal" not in repr(lift(torch.rand(1, 2, 9), 2, dims=1))
     for y in (2 * x + x, x.relu(), x.keep(1), x.map(torch.exp), x.to(torch.float64), x.flatten(1), resample(x)):
         assert y.causal
     leaves, spec = _pytree.tree_flatten(x)

@@ -8,10 +8,11 @@ import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, lift, scale_shift
+from scalespaces import ScaleSpace, scale_shift
 from scalespaces.functional import scale_conv
 
 SAMPLINGS = ["dense", "pyramid", 2, 1.5]
@@ -39,7 +40,7 @@ def test_equals_the_equation(
 ):
     depth = min(depth, num_levels)
     torch.manual_seed(seed)
-    x = lift(torch.randn(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
+    x = paper_lift(torch.randn(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
     weight = torch.randn(2, 2, depth, *[kernel] * len(size), dtype=dtype)
     bias = torch.randn(2, dtype=dtype)
     out = scale_conv(x, weight, bias, stride=stride, dilation=dilation, scale_padding=scale_padding)
@@ -61,7 +62,7 @@ def test_equals_the_equation(
 @given(padding=st.integers(0, 2), sampling=st.sampled_from(SAMPLINGS), seed=st.integers(0, 1000))
 def test_padding_counts_taps(padding, sampling, seed):
     torch.manual_seed(seed)
-    x = lift(torch.randn(1, 1, 19, dtype=torch.float64), 3, sampling=sampling)
+    x = paper_lift(torch.randn(1, 1, 19, dtype=torch.float64), 3, sampling=sampling)
     weight = torch.randn(1, 1, 2, 3, dtype=torch.float64)
     out = scale_conv(x, weight, padding=padding)
     expected = reference.scale_conv(
@@ -74,7 +75,7 @@ def test_padding_counts_taps(padding, sampling, seed):
 
 
 def test_dense_is_a_dilated_convolution_per_level():
-    x = lift(torch.randn(2, 3, 17, 20), 4)
+    x = paper_lift(torch.randn(2, 3, 17, 20), 4)
     weight = torch.randn(5, 3, 1, 3, 3)
     for k, level in enumerate(scale_conv(x, weight).levels):
         assert_close(level, F.conv2d(x.levels[k], weight[:, :, 0], padding=2**k, dilation=2**k))
@@ -82,7 +83,7 @@ def test_dense_is_a_dilated_convolution_per_level():
 
 @pytest.mark.parametrize("size", [(16, 16), (17, 23)])
 def test_pyramid_is_dense_on_the_coarse_grid(size):
-    dense = lift(torch.randn(1, 2, *size, dtype=torch.float64), 4)
+    dense = paper_lift(torch.randn(1, 2, *size, dtype=torch.float64), 4)
     sub = [level[..., :: 2**k, :: 2**k] for k, level in enumerate(dense.levels)]
     pyramid = ScaleSpace(tuple(sub), steps=(1, 2, 4, 8))
     weight = torch.randn(3, 2, 1, 3, 3, dtype=torch.float64)
@@ -107,7 +108,7 @@ def test_padding_modes_are_torchs(mode):
 
 @pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
 def test_groups_are_separate_layers(sampling):
-    x = lift(torch.randn(1, 4, 12, 12), 3, sampling=sampling)
+    x = paper_lift(torch.randn(1, 4, 12, 12), 3, sampling=sampling)
     weight = torch.randn(6, 2, 2, 3, 3)
     whole = scale_conv(x, weight, groups=2)
     halves: Any = [scale_conv(x[:, 2 * g : 2 * g + 2], weight[3 * g : 3 * g + 3]) for g in range(2)]
@@ -118,7 +119,7 @@ def test_groups_are_separate_layers(sampling):
 
 @pytest.mark.parametrize(("sampling", "base"), [("dense", 2.0), ("dense", 1.5), ("pyramid", 2**0.5), (2, 2.0)])
 def test_gradients(sampling, base):
-    x = lift(torch.randn(1, 2, 5, 6, dtype=torch.float64), 3, base, sampling=sampling)
+    x = paper_lift(torch.randn(1, 2, 5, 6, dtype=torch.float64), 3, base, sampling=sampling)
     weight = torch.randn(2, 2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(2, dtype=torch.float64, requires_grad=True)
     levels = tuple(level.clone().requires_grad_() for level in x.levels)
@@ -134,7 +135,7 @@ def test_gradients(sampling, base):
 
 def random_space(size, sampling, base, num_levels, dtype) -> ScaleSpace:
     """Random levels on the grids of that sampling: the law needs no lifted image."""
-    x = lift(torch.zeros(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
+    x = paper_lift(torch.zeros(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
     return x.map(torch.randn_like)
 
 
@@ -168,7 +169,7 @@ def test_commutes_with_scale_shift_oversampled(oversampling):
 
 
 def test_scale_paddings_agree_below_the_last_level():
-    x = lift(torch.randn(1, 2, 16, 16), 4, sampling="pyramid")
+    x = paper_lift(torch.randn(1, 2, 16, 16), 4, sampling="pyramid")
     weight = torch.randn(3, 2, 2, 3, 3)
     zero, replicate, valid = (scale_conv(x, weight, scale_padding=p) for p in ("zeros", "replicate", "valid"))
     assert (zero.num_levels, replicate.num_levels, valid.num_levels) == (4, 4, 3)
@@ -183,7 +184,7 @@ def test_scale_paddings_agree_below_the_last_level():
 
 
 def test_refuses_what_it_cannot_do():
-    x = lift(torch.randn(1, 3, 16, 16), 4)
+    x = paper_lift(torch.randn(1, 3, 16, 16), 4)
     weight = torch.randn(2, 3, 2, 3, 3)
     image: Any = torch.zeros(1, 3, 16, 16)
     unknown: Any = "mirror"
@@ -193,7 +194,7 @@ def test_refuses_what_it_cannot_do():
         scale_conv(x, torch.randn(2, 4, 2, 3, 3))
     with pytest.raises(ValueError, match="needs at least as many levels as the filter has, got 4 levels and a filter"):
         scale_conv(x, torch.randn(2, 3, 5, 3, 3), scale_padding="valid")
-    with pytest.raises(ValueError, match="scale_padding is one of zero, replicate, valid, got 'none'"):
+    with pytest.raises(ValueError, match="scale_padding is one of zeros, replicate, valid, got 'none'"):
         scale_conv(x, weight, scale_padding="none")
     with pytest.raises(ValueError, match=r"level 3 has \(16, 16\) samples, too few for a window of \(3, 3\) taps 8"):
         scale_conv(x, weight, padding=0)
@@ -211,7 +212,7 @@ QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 
 
 def test_quincunx_equals_the_equation():
-    x = lift(torch.randn(1, 1, 7, 8, dtype=torch.float64), 3, QUINCUNX)
+    x = paper_lift(torch.randn(1, 1, 7, 8, dtype=torch.float64), 3, QUINCUNX)
     weight = torch.randn(1, 1, 2, 3, 3, dtype=torch.float64)
     out = scale_conv(x, weight)
     for k in range(3):
@@ -228,7 +229,7 @@ def test_quincunx_equals_the_equation():
 
 
 def test_quincunx_commutes_with_scale_shift_inside():
-    x = lift(torch.zeros(1, 1, 41, 41, dtype=torch.float64), 4, QUINCUNX).map(torch.randn_like)
+    x = paper_lift(torch.zeros(1, 1, 41, 41, dtype=torch.float64), 4, QUINCUNX).map(torch.randn_like)
     weight = torch.randn(1, 1, 2, 3, 3, dtype=torch.float64)
     first = scale_shift(scale_conv(x, weight, scale_padding="valid"), 1)
     then = scale_conv(scale_shift(x, 1), weight, scale_padding="valid")

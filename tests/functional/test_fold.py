@@ -187,7 +187,7 @@ class TestScaleConv:
         before = len(calls)
         for other in others:
             scale_conv(x, torch.randn(64, 64, 2, 3, 3), **other)
-        scale_conv(lift(torch.randn(2, 64, 128, 128), 2), torch.randn(64, 64, 2, 3, 3))
+        scale_conv(lift(torch.randn(2, 64, 128, 128), 2, sampling="dense"), torch.randn(64, 64, 2, 3, 3))
         small = ScaleSpace((torch.randn(1, 4, 8, 8), torch.randn(1, 4, 4, 4)), 2.0, (1, 2))
         scale_conv(small, torch.randn(4, 4, 2, 3, 3))
         assert len(calls) == before

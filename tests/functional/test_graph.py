@@ -149,9 +149,9 @@ class TestHeat:
     def test_autocast_leaves_it_alone(self):
         f = torch.rand(2, 3, 12)
         with torch.autocast("cpu", torch.bfloat16):
-            out, lifted = heat(f, ring(12), 2.0), graph_lift(f, ring(12))
+            out, lifted = heat(f, ring(12), 2.0), graph_lift(f, graph=ring(12))
         assert torch.equal(out, heat(f, ring(12), 2.0))
-        assert torch.equal(lifted, graph_lift(f, ring(12)))
+        assert torch.equal(lifted, graph_lift(f, graph=ring(12)))
 
     def test_gradients(self):
         graph = sphere(0)
@@ -267,20 +267,37 @@ class TestLift:
     @pytest.mark.parametrize("tau", [0.01, 1.0, 30.0])
     def test_diffusing_shifts_the_levels_bit_for_bit(self, dtype, tau):
         graph, f = sphere(), torch.rand(2, 3, 162).to(dtype)
-        lifted = graph_lift(f, graph, 5, tau)
-        assert torch.equal(graph_lift(heat(f, graph, tau), graph, 4, tau), lifted[:, :, 1:])
+        lifted = graph_lift(f, 5, tau, graph=graph)
+        assert torch.equal(graph_lift(heat(f, graph, tau), 4, tau, graph=graph), lifted[:, :, 1:])
         assert torch.equal(lifted[:, :, 0], f)
 
     def test_levels_are_powers(self):
         graph, f = ring(9), tensor(1, 2, 9)
-        for k, level in enumerate(graph_lift(f, graph, 4, 0.7).unbind(2)):
+        for k, level in enumerate(graph_lift(f, 4, 0.7, graph=graph).unbind(2)):
             assert_close(level, heat(f, graph, 0.7 * k), **EXACT)
 
     def test_refuses(self):
         with pytest.raises(ValueError, match=r"\(B, C, N\), got shape"):
-            graph_lift(torch.rand(4), ring(4))
+            graph_lift(torch.rand(4), graph=ring(4))
         with pytest.raises(ValueError, match="num_levels"):
-            graph_lift(torch.rand(1, 1, 4), ring(4), 0)
+            graph_lift(torch.rand(1, 1, 4), 0, graph=ring(4))
+        nothing: Any = None
+        signal, levels, weight = torch.rand(1, 1, 4), torch.rand(1, 1, 2, 4), torch.rand(1, 1, 2, 2)
+        with pytest.raises(ValueError, match=r"expected a signal \(B, C, N\), got NoneType"):
+            graph_lift(nothing, graph=ring(4))
+        for call in (lambda: graph_conv(nothing, weight, graph=ring(4)), lambda: graph_pool(nothing)):
+            with pytest.raises(ValueError, match=r"\(B, C, S, N\), got NoneType; lift signals with graph_lift first"):
+                call()
+        edges: Any = [(0, 1)]
+        for call in (
+            lambda: graph_lift(signal, graph=nothing),
+            lambda: graph_conv(levels, weight, graph=nothing),
+            lambda: graph_pool(levels, graph=edges),
+        ):
+            with pytest.raises(
+                TypeError, match=r"graph is a Graph, got (NoneType|list); build one by Graph\.from_edges"
+            ):
+                call()
 
 
 def naive_conv(x, weight, graph, bias, scale_padding):
@@ -309,32 +326,32 @@ class TestConv:
     def test_loops(self, scale_padding, graph: Any, depth, channels):
         g, x = Graph.from_edges(*graph), tensor(2, channels[0], 4, graph[2])
         weight, bias = tensor(channels[1], channels[0], depth, 2), tensor(channels[1])
-        out = graph_conv(x, weight, g, bias, scale_padding)
+        out = graph_conv(x, weight, bias, graph=g, scale_padding=scale_padding)
         assert_close(out, naive_conv(x, weight, g, bias, scale_padding), **EXACT)
 
     @pytest.mark.parametrize("scale_padding", ["zeros", "replicate"])
     def test_filters_deeper_than_the_scale_space(self, scale_padding):
         x, weight, bias = tensor(1, 2, 2, 5), tensor(3, 2, 4, 2), torch.zeros(3, dtype=torch.float64)
-        out = graph_conv(x, weight, ring(5), None, scale_padding)
+        out = graph_conv(x, weight, graph=ring(5), scale_padding=scale_padding)
         assert_close(out, naive_conv(x, weight, ring(5), bias, scale_padding), **EXACT)
 
     def test_gradients(self):
         graph, inputs = sphere(0), tuple(tensor(*n).requires_grad_() for n in ((2, 2, 3, 12), (2, 2, 2, 2), (2,)))
         for padding in ("zeros", "replicate", "valid"):
             assert torch.autograd.gradcheck(
-                lambda x, w, b, padding=padding: graph_conv(x, w, graph, b, padding), inputs
+                lambda x, w, b, padding=padding: graph_conv(x, w, b, graph=graph, scale_padding=padding), inputs
             )
 
     def test_refuses(self):
         x = torch.rand(1, 2, 3, 4)
         with pytest.raises(ValueError, match=r"2 channels need a weight \(C_out, 2, k, 2\)"):
-            graph_conv(x, torch.rand(1, 3, 2, 2), ring(4))
+            graph_conv(x, torch.rand(1, 3, 2, 2), graph=ring(4))
         with pytest.raises(ValueError, match="scale_padding"):
-            graph_conv(x, torch.rand(1, 2, 2, 2), ring(4), None, "same")
+            graph_conv(x, torch.rand(1, 2, 2, 2), graph=ring(4), scale_padding="same")
         with pytest.raises(ValueError, match="lift to more levels"):
-            graph_conv(x, torch.rand(1, 2, 4, 2), ring(4), None, "valid")
+            graph_conv(x, torch.rand(1, 2, 4, 2), graph=ring(4), scale_padding="valid")
         with pytest.raises(ValueError, match="graph_lift first"):
-            graph_conv(x[0], torch.rand(1, 2, 2, 2), ring(4))
+            graph_conv(x[0], torch.rand(1, 2, 2, 2), graph=ring(4))
 
 
 class TestPool:
@@ -343,14 +360,14 @@ class TestPool:
         share = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
         assert_close(graph_pool(x), x.mean((2, 3)))
         assert_close(graph_pool(x, over="levels"), x.sum(2) / 4)
-        assert_close(graph_pool(x, graph, over="nodes"), x @ share)
-        assert_close(graph_pool(x, graph), (x @ share).mean(2))
+        assert_close(graph_pool(x, graph=graph, over="nodes"), x @ share)
+        assert_close(graph_pool(x, graph=graph), (x @ share).mean(2))
         for over, axes in {"both": (2, 3), "levels": 2, "nodes": 3}.items():
-            assert torch.equal(graph_pool(x, graph, "max", over), x.amax(axes))
+            assert torch.equal(graph_pool(x, "max", graph=graph, over=over), x.amax(axes))
 
     def test_diffusion_keeps_the_mean(self):
         graph, f = sphere(), tensor(1, 2, 162)
-        means = graph_pool(graph_lift(f, graph, 4, 0.1), graph, over="nodes")
+        means = graph_pool(graph_lift(f, 4, 0.1, graph=graph), graph=graph, over="nodes")
         assert_close(means, means[:, :, :1].expand_as(means), **EXACT)
 
     def test_refuses(self):

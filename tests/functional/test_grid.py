@@ -40,9 +40,13 @@ class TestNumbers:
     def test_per_axis(self):
         assert per_axis(3, 2, "stride") == (3, 3)
         assert per_axis([1, 2], 2, "stride") == (1, 2)
-        for wrong in ((1, 2, 3), (1,), (1.5, 2)):
+        for numpys in (np.int64(3), (np.uint8(3), np.int32(3)), np.array([3, 3]), [np.int64(3), 3]):
+            values = per_axis(numpys, 2, "stride")
+            assert values == (3, 3)
+            assert {type(value) for value in values} == {int}
+        for wrong in ((1, 2, 3), (1,), (1.5, 2), np.array([1.0, 2.0]), np.float64(2), "2", None):
             with pytest.raises(ValueError, match="stride is an integer or one for each of 2 axes"):
-                per_axis(wrong, 2, "stride")  # pyright: ignore[reportArgumentType]
+                per_axis(wrong, 2, "stride")
 
 
 amounts = st.tuples(st.integers(-2, 15), st.integers(-2, 15))

@@ -20,7 +20,7 @@ from scalespaces import ScaleSpace, scale_shift
 from scalespaces.functional import _norm as norm
 from scalespaces.functional import scale_batch_norm, scale_dropout
 from scalespaces.functional._norm import batch_moments
-from scalespaces.nn import ScaleBatchNorm
+from scalespaces.nn import P4BatchNorm, ScaleBatchNorm
 
 CHANNELS = 3
 
@@ -287,6 +287,31 @@ class TestEvaluation:
         assert_close(dict(layer.state_dict()), before)
 
 
+class TestEmptyBatch:
+    @pytest.mark.parametrize("training", [True, False])
+    @pytest.mark.parametrize("settings", [{}, {"momentum": None}, {"track_running_stats": False}, {"sync": True}])
+    @pytest.mark.parametrize("kind", [ScaleBatchNorm, P4BatchNorm])
+    def test_is_torchs(self, training, settings, kind):
+        """Nothing comes out, gradients are zeros, and the running statistics stay."""
+        plain = nn.BatchNorm2d(4, **{key: value for key, value in settings.items() if key != "sync"}).train(training)
+        layer = kind(4, **settings).train(training)
+        levels = tuple(torch.zeros(0, 4 * layer.elements, n, n, requires_grad=True) for n in (4, 2))
+        out = layer(ScaleSpace(levels, steps=(1, 2)))
+        assert out.shapes == tuple(tuple(level.shape) for level in levels)
+        torch.stack([level.sum() for level in out.levels]).sum().backward()
+        plain(torch.zeros(0, 4, 4, 4)).sum().backward()
+        assert_close(layer.state_dict(), plain.state_dict())
+        assert_close([p.grad for p in layer.parameters()], [p.grad for p in plain.parameters()])
+        assert all(level.grad is not None and level.grad.shape == level.shape for level in levels)
+
+    def test_plain_layers_on_levels_too(self):
+        layer, x = nn.BatchNorm2d(4), ScaleSpace((torch.zeros(0, 4, 4, 4), torch.zeros(0, 4, 2, 2)), steps=(1, 2))
+        out: Any = layer(x)  # pyright: ignore[reportArgumentType]
+        assert out.shapes == x.shapes
+        assert layer.running_mean is not None
+        assert layer.running_mean.isfinite().all()
+
+
 class TestErrors:
     def test_other_channels(self):
         with pytest.raises(ValueError, match="running_mean is for 4 channels, got levels of 3"):
@@ -299,8 +324,10 @@ class TestErrors:
             ScaleBatchNorm(CHANNELS)(ScaleSpace((torch.ones(1, CHANNELS, 1, 1),)))
 
     def test_tensors_are_not_spaces(self):
+        layer: Any = ScaleBatchNorm(CHANNELS)
         with pytest.raises(TypeError, match="expected a ScaleSpace"):
-            ScaleBatchNorm(CHANNELS)(torch.ones(1, CHANNELS, 4, 4))
+            layer(torch.ones(1, CHANNELS, 4, 4))
+        assert layer.num_batches_tracked == 0
 
 
 class TestDropout:
@@ -352,7 +379,7 @@ class TestDropout:
 
 # --- over processes: this file is also the program that each of them runs ---------------------------------------------
 
-BATCHES = (3, 2)  # samples of the two processes
+BATCHES = (3, 0, 2)  # samples of the processes
 
 
 def joint_batch() -> tuple[ScaleSpace, tuple[Tensor, ...]]:
@@ -391,7 +418,7 @@ def worker(rank: int, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two processes, with batches of different sizes, has after one step."""
+    """What each process, with batches of different sizes, has after one step."""
     folder = tmp_path_factory.mktemp("gloo")
     command = [sys.executable, "-W", "error", __file__]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -412,7 +439,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(not distributed.is_available(), reason="torch was built without torch.distributed")
 class TestProcesses:
-    """Two processes with unequal batches do what one does with the joint batch."""
+    """Processes with unequal batches, one of them empty, do what one does with the joint batch."""
 
     def expected(self) -> dict[str, Any]:
         return run(*joint_batch(), sync=False)
@@ -439,7 +466,7 @@ class TestProcesses:
 
     def test_processes_agree(self, parts):
         for name in ("running_mean", "running_var"):
-            assert torch.equal(parts[0][name], parts[1][name])
+            assert all(torch.equal(parts[0][name], part[name]) for part in parts[1:])
 
 
 def test_without_processes_sync_changes_nothing():

@@ -94,7 +94,7 @@ class TestGroup:
         for group in GROUPS if element < 4 else GROUPS[1:]:
             n = order(group)
             field = double(1, 2 * n, *size)
-            assert_close(transform_field(field, group, element), torch.as_tensor(act_naively(field, n, element)))
+            assert_close(transform_field(field, element, group=group), torch.as_tensor(act_naively(field, n, element)))
 
     @given(st.sampled_from(GROUPS), st.integers(0, 7), st.integers(0, 7))
     def test_the_action_is_one(self, group, g, h):
@@ -102,22 +102,22 @@ class TestGroup:
         n = order(group)
         g, h = g % n, h % n
         field = double(1, n, 3, 4)
-        twice = transform_field(transform_field(field, group, h), group, g)
-        assert_close(twice, transform_field(field, group, products(group)[h][g]), **EXACT)
+        twice = transform_field(transform_field(field, h, group=group), g, group=group)
+        assert_close(twice, transform_field(field, products(group)[h][g], group=group), **EXACT)
 
     def test_errors(self):
         x: Any = double(1, 8, 3, 3)
         wrong: Any = "p8"
         with pytest.raises(ValueError, match="group is one of p4, p4m, got 'p8'"):
-            transform_field(x, wrong, 0)
+            transform_field(x, 0, group=wrong)
         with pytest.raises(ValueError, match="numbered 0 to 3, got 4"):
-            transform_field(x, "p4", 4)
+            transform_field(x, 4, group="p4")
         with pytest.raises(ValueError, match="numbered 0 to 7, got -1"):
             transform_image(x, -1)
         with pytest.raises(ValueError, match=r"fields \* 8, ...\), got shape \(1, 6, 3, 3\)"):
-            transform_field(x[:, :6], "p4m", 0)
+            transform_field(x[:, :6], 0, group="p4m")
         with pytest.raises(ValueError, match="mode is one of max, mean"):
-            group_pool(x, "p4", "sum")
+            group_pool(x, "sum", group="p4")
 
 
 class TestCorrelation:
@@ -173,8 +173,8 @@ class TestCorrelation:
         bias = double(4)
         out = p4_conv(x, weight, bias, **settings)
         for element in range(n):
-            moved = transform_image(x, element) if lifting else transform_field(x, group, element)
-            assert_close(p4_conv(moved, weight, bias, **settings), transform_field(out, group, element), **EXACT)
+            moved = transform_image(x, element) if lifting else transform_field(x, element, group=group)
+            assert_close(p4_conv(moved, weight, bias, **settings), transform_field(out, element, group=group), **EXACT)
 
     @given(
         n=st.integers(6, 13),
@@ -193,7 +193,9 @@ class TestCorrelation:
         out = p4_conv(x, weight, **settings)
         errors = [
             float(
-                (p4_conv(transform_field(x, "p4m", g), weight, **settings) - transform_field(out, "p4m", g)).abs().max()
+                (p4_conv(transform_field(x, g, group="p4m"), weight, **settings) - transform_field(out, g, group="p4m"))
+                .abs()
+                .max()
             )
             for g in range(8)
         ]
@@ -204,8 +206,8 @@ class TestCorrelation:
 
     def test_even_filters_padded_to_the_same_size_do_not_commute(self):
         x, weight = double(1, 4, 6, 6), double(1, 1, 4, 2, 2)
-        turned = p4_conv(transform_field(x, "p4", 1), weight, group="p4", padding="same")
-        out = transform_field(p4_conv(x, weight, group="p4", padding="same"), "p4", 1)
+        turned = p4_conv(transform_field(x, 1, group="p4"), weight, group="p4", padding="same")
+        out = transform_field(p4_conv(x, weight, group="p4", padding="same"), 1, group="p4")
         assert (turned - out).abs().max() > 1e-3
 
     def test_groups_are_of_fields(self):
@@ -294,17 +296,17 @@ class TestGroupPool:
     def test_against_loops_and_the_law(self, group, mode):
         n = order(group)
         x = double(2, 3 * n, 4, 5)
-        got = group_pool(x, group, mode)
+        got = group_pool(x, mode, group=group)
         for field in range(3):
             part = x[:, field * n : field * n + n]
             assert_close(got[:, field], part.amax(1) if mode == "max" else part.sum(1) / n, **EXACT)
         for element in range(n):
-            pooled = group_pool(transform_field(x, group, element), group, mode)
+            pooled = group_pool(transform_field(x, element, group=group), mode, group=group)
             assert_close(pooled, transform_image(got, element), **EXACT)
         space = lift(x, 2, sampling="pyramid")
-        levels = group_pool(space, group, mode)
+        levels = group_pool(space, mode, group=group)
         assert levels.steps == space.steps
-        assert_close(levels.levels[1], group_pool(space.levels[1], group, mode), rtol=0, atol=0)
+        assert_close(levels.levels[1], group_pool(space.levels[1], mode, group=group), rtol=0, atol=0)
 
     def test_works_after_space_is_pooled_away(self):
-        assert group_pool(torch.rand(2, 16), "p4m").shape == (2, 2)
+        assert group_pool(torch.rand(2, 16), group="p4m").shape == (2, 2)

@@ -10,11 +10,13 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from reference import paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, lift, resample, scale_shift
+from scalespaces import ScaleSpace, resample, scale_shift
 from scalespaces.functional import avg_pool, blur_pool, global_pool, max_pool, scale_pool
+from scalespaces.functional._pool import SCALE_MODES
 
 AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
@@ -24,7 +26,7 @@ rng = np.random.default_rng(0)
 
 def random_space(shape: tuple[int, ...], num_levels: int = 3, base: float = 2.0, **settings: Any) -> ScaleSpace:
     """The grids of a lift, with levels that are independent noise."""
-    x = lift(torch.zeros(2, 3, *shape, dtype=torch.float64), num_levels, base, **settings)
+    x = paper_lift(torch.zeros(2, 3, *shape, dtype=torch.float64), num_levels, base, **settings)
     return x.map(torch.randn_like)
 
 
@@ -148,13 +150,13 @@ class TestAgainstLoops:
     @pytest.mark.parametrize("base", [2.0, 1.5])
     @pytest.mark.parametrize("pool", [lambda x: avg_pool(x, 2), lambda x: max_pool(x, 2), blur_pool])
     def test_gradient(self, base, pool):
-        x = lift(torch.zeros(1, 1, 5, 4), 2, base)
+        x = paper_lift(torch.zeros(1, 1, 5, 4), 2, base)
         f = torch.rand(1, 1, 5, 4, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda f: pool(x.replace((f, f**2))).levels, f)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
     def test_keeps_the_type(self, dtype):
-        x = lift(torch.rand(1, 2, 8, 8).to(dtype), 2, 1.5)
+        x = paper_lift(torch.rand(1, 2, 8, 8).to(dtype), 2, 1.5)
         for pool in (lambda x: avg_pool(x, 2), lambda x: max_pool(x, 2), blur_pool):
             assert pool(x).dtype == dtype
 
@@ -193,7 +195,7 @@ class TestGeometry:
     def test_a_blob_stays_put_through_three_poolings(self, sampling, window, pool):
         n, center, sigma = 448, np.array([221.3, 230.6]), 40.0
         line = np.exp(-((np.arange(n)[None] - center[:, None]) ** 2) / (2 * sigma**2))
-        x = lift(torch.tensor(np.outer(*line))[None, None], 3, sampling=sampling)
+        x = paper_lift(torch.tensor(np.outer(*line))[None, None], 3, sampling=sampling)
         for _ in range(3):
             x = pool(x, 2, window=window)
         assert x.unit == (8.0, 8.0)
@@ -207,14 +209,14 @@ class TestGeometry:
     )
     def test_dilated_windows_commute_with_scale(self, sampling, pool):
         """Where both sides have a sample; a window of the coarse side fits in fewer places at the far border."""
-        x = lift(torch.rand(1, 2, 33, 33, dtype=torch.float64), 3, sampling=sampling)
+        x = paper_lift(torch.rand(1, 2, 33, 33, dtype=torch.float64), 3, sampling=sampling)
         for got, expected in zip(pool(scale_shift(x, 1)).levels, scale_shift(pool(x), 1).levels, strict=True):
             common = tuple(slice(min(a, b) - 1) for a, b in zip(got.shape[2:], expected.shape[2:], strict=True))
             assert all(abs(a - b) <= 1 for a, b in zip(got.shape, expected.shape, strict=True))
             assert_close(got[:, :, *common], expected[:, :, *common])
 
     def test_plain_windows_on_dense_levels_do_not(self):
-        x = lift(torch.rand(1, 2, 33, 33, dtype=torch.float64), 3)
+        x = paper_lift(torch.rand(1, 2, 33, 33, dtype=torch.float64), 3)
         got, expected = avg_pool(scale_shift(x, 1), 2, window="plain"), scale_shift(avg_pool(x, 2, window="plain"), 1)
         assert (got.levels[0][:, :, :7, :7] - expected.levels[0][:, :, :7, :7]).abs().max() > 1e-3
 
@@ -224,7 +226,7 @@ class TestAutocast:
     @pytest.mark.parametrize("base", [2.0, 1.5])
     def test_levels_keep_one_type(self, pool, base):
         """A space has one dtype, whatever arithmetic each level was pooled with."""
-        x = lift(torch.rand(1, 2, 12, 12), 3, base)
+        x = paper_lift(torch.rand(1, 2, 12, 12), 3, base)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             got = pool(x)
         assert len({level.dtype for level in got.levels}) == 1
@@ -271,7 +273,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("pool", [lambda x: avg_pool(x, 3, 2, 1), blur_pool])
     def test_a_matrix_base_needs_same_padding(self, pool):
-        x = lift(torch.ones(1, 1, 12, 12), 2, QUINCUNX, padding_mode="replicate")
+        x = paper_lift(torch.ones(1, 1, 12, 12), 2, QUINCUNX, padding_mode="replicate")
         got = pool(x)
         assert got.shapes == ((1, 1, 6, 6),) * 2
         assert_close(got.levels[1][:, :, 1:-1, 1:-1], torch.ones(1, 1, 4, 4))
@@ -298,20 +300,58 @@ class TestGlobalPool:
         assert_close(got, torch.stack([f.mean((2, 3)) for f in x.levels]).mean(0))
 
 
-class TestScalePool:
-    @pytest.mark.parametrize("mode", ["mean", "max", "logsumexp"])
-    @pytest.mark.parametrize("shape", [(7,), (5, 6), (3, 4, 5)])
-    def test_dense_levels_are_a_stack(self, mode, shape):
-        x = random_space(shape)
-        reduce = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}[mode]
-        assert_close(scale_pool(x, mode), reduce(x.stack(), 2))
+def combine_naively(levels: list[np.ndarray], mode: str) -> np.ndarray:
+    """Sample by sample, as the equations read."""
+    out = np.zeros_like(levels[0])
+    for place in np.ndindex(*out.shape):
+        values = [f[place] for f in levels]
+        if mode == "probabilities":
+            image, _, *z = place
+            values = [np.exp(f[place]) / sum(np.exp(f[(image, c, *z)]) for c in range(f.shape[1])) for f in levels]
+            out[place] = math.log(sum(values) / len(values))
+        elif mode == "logsumexp":
+            out[place] = math.log(sum(math.exp(v) for v in values) / len(values))
+        else:
+            out[place] = sum(values) / len(values) if mode == "mean" else max(values)
+    return out
 
-    @pytest.mark.parametrize("mode", ["mean", "max", "logsumexp"])
+
+class TestScalePool:
+    @pytest.mark.parametrize("mode", SCALE_MODES)
+    @pytest.mark.parametrize("shape", [(), (7,), (5, 6), (3, 4, 5)])
+    def test_against_loops(self, mode, shape):
+        x = random_space(shape) if shape else global_pool(random_space((5, 6)))
+        assert_close(scale_pool(x, mode), torch.tensor(combine_naively([f.numpy() for f in x.levels], mode)))
+
+    @pytest.mark.parametrize("mode", SCALE_MODES)
     @pytest.mark.parametrize("base", [2.0, 1.5])
     def test_other_levels_are_brought_to_the_grid_of_level_0(self, mode, base):
-        x = avg_pool(random_space((24, 20), 3, base, sampling="pyramid"), 2)
-        reduce = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}[mode]
-        assert_close(scale_pool(x, mode), reduce(resample(x).stack(), 2))
+        x = avg_pool(random_space((12, 10), 3, base, sampling="pyramid"), 2)
+        expected = combine_naively([f.numpy() for f in resample(x).levels], mode)
+        assert_close(scale_pool(x, mode), torch.tensor(expected))
+
+    @given(st.integers(1, 5), st.integers(1, 4), st.floats(0.01, 100), st.integers(0, 100))
+    def test_laws(self, num_levels, channels, size, seed):
+        """Log-sum-exp lies between mean and maximum; probabilities sum to one; repeated levels change nothing."""
+        torch.manual_seed(seed)
+        levels = tuple(size * torch.randn(2, channels, 3, dtype=torch.float64) for _ in range(num_levels))
+        x, twice = ScaleSpace(levels), ScaleSpace(levels * 2)
+        pooled: Any = {mode: scale_pool(x, mode) for mode in SCALE_MODES}
+        assert (pooled["mean"] <= pooled["logsumexp"] + 1e-12 * size).all()
+        assert (pooled["logsumexp"] <= pooled["max"] + 1e-12 * size).all()
+        assert_close(pooled["probabilities"].exp().sum(1), torch.ones(2, 3, dtype=torch.float64))
+        for mode in SCALE_MODES:
+            assert_close(scale_pool(twice, mode), pooled[mode])
+            shifted: Any = scale_pool(x + 3, mode)
+            assert_close(shifted, pooled[mode] + (0 if mode == "probabilities" else 3))
+        if num_levels == 1:
+            assert_close(pooled["probabilities"], levels[0].log_softmax(1))
+            assert_close(pooled["logsumexp"], levels[0])
+
+    def test_probabilities_are_those_of_channels(self):
+        x: Any = random_space((4, 5))
+        with pytest.raises(ValueError, match=r"probabilities are those of the channels, axis 1, got .* space at"):
+            scale_pool(x.permute(0, 2, 3, 1), "probabilities")
 
     @pytest.mark.parametrize("first_level", [0, -1])
     def test_scale_map(self, first_level):
@@ -324,26 +364,30 @@ class TestScalePool:
         mean, same = scale_pool(x, "mean", return_scale=True)
         assert_close(mean, levels.mean(0))
         assert torch.equal(same, scale)
+        _, surest = scale_pool(x, "probabilities", return_scale=True)
+        assert torch.equal(surest, levels.softmax(2).argmax(0) + first_level)
 
     def test_gradient(self):
         f = torch.rand(1, 1, 5, dtype=torch.float64, requires_grad=True)
-        x = lift(torch.zeros(1, 1, 5), 2)
-        for mode in ("mean", "max", "logsumexp"):
+        x = paper_lift(torch.zeros(1, 1, 5), 2)
+        for mode in SCALE_MODES:
             assert torch.autograd.gradcheck(lambda f, mode=mode: scale_pool(x.replace((f, f**2 + 1)), mode), f)
 
 
 def test_maximum_padding_is_at_most_half_the_window():
     with pytest.raises(ValueError, match="padding is at most half the window, got 2"):
-        max_pool(lift(torch.rand(1, 1, 16, 16), 2), 2, padding=2)
+        max_pool(paper_lift(torch.rand(1, 1, 16, 16), 2), 2, padding=2)
 
 
 @pytest.mark.parametrize("mode", ["mean", "max"])
 def test_global_pooling_of_as_many_images_and_channels_as_pixels(mode):
     """(B, C) is no grid, though it may be as large as one."""
-    levels = lift(torch.rand(8, 8, 8, 8), num_levels=2)
+    levels = paper_lift(torch.rand(8, 8, 8, 8), num_levels=2)
     pooled = global_pool(levels, mode)
     assert pooled.dims == 0
-    apart = torch.cat([global_pool(lift(image[None], num_levels=2), mode).levels[0] for image in levels.levels[0]])
+    apart = torch.cat(
+        [global_pool(paper_lift(image[None], num_levels=2), mode).levels[0] for image in levels.levels[0]]
+    )
     torch.testing.assert_close(pooled.levels[0], apart)
 
 

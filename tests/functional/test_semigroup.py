@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import paper_lift
 from torch.nn import functional as F
 
-import scalespaces
 from scalespaces.functional import (
     P4,
     P4M,
@@ -123,8 +123,8 @@ def test_the_correlation_is_equivariant(name, data):
         if not small(semigroup, s, t):
             return
     psi = rand(4, shape[1], *window)
-    before = semigroup_correlation(psi, transformed, semigroup, elements=[s])
-    after = semigroup_correlation(psi, f, semigroup, elements=[semigroup.compose(s, t)])
+    before = semigroup_correlation(transformed, psi, semigroup, elements=[s])
+    after = semigroup_correlation(f, psi, semigroup, elements=[semigroup.compose(s, t)])
     torch.testing.assert_close(before, after, **EXACT)
     assert before.shape == (shape[0], 4, 1)
 
@@ -134,7 +134,7 @@ def test_it_is_the_equation(name):
     """sum_i sum_x psi(x) L_s[f](x), one number at a time; and batched orbits are what the action says."""
     semigroup, shape, window = INSTANCES[name]
     f, psi = rand(*shape), rand(4, shape[1], *window)
-    out = semigroup_correlation(psi, f, semigroup)
+    out = semigroup_correlation(f, psi, semigroup)
     elements = semigroup.elements()
     assert out.shape == (shape[0], 4, len(elements))
     for s in spread(semigroup, 9):
@@ -162,7 +162,7 @@ def test_translations_give_the_convolution(data, dims, padding):
     f, psi = rand(2, 3, *size), rand(4, 3, *kernel)
     conv: Any = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
     expected = conv(f, psi, padding=padding)
-    out = semigroup_correlation(psi, f, Translations(expected.shape[2:], first=-padding))
+    out = semigroup_correlation(f, psi, Translations(expected.shape[2:], first=-padding))
     torch.testing.assert_close(out.reshape(expected.shape), expected, **EXACT)
 
 
@@ -170,7 +170,7 @@ def test_translations_lifted_give_the_convolution_again():
     f, psi = rand(2, 3, 6, 5), rand(4, 3, 3, 3)
     shifts = Translations((6, 5))
     taps = list(itertools.product((-1, 0, 1), repeat=2))
-    out = semigroup_correlation(psi.flatten(2), f.flatten(2), Lifted(shifts, taps))
+    out = semigroup_correlation(f.flatten(2), psi.flatten(2), Lifted(shifts, taps))
     torch.testing.assert_close(out.reshape(2, 4, 6, 5), F.conv2d(f, psi, padding=1), **EXACT)
 
 
@@ -212,12 +212,12 @@ def test_square_symmetries_give_the_group_correlation(group, mirrors):
     n, size = 4, 4 * len(mirrors)
     symmetries = group((n, n), padding_mode="circular")
     f, psi = rand(1, 2, n, n), rand(3, 2, 2, 3)
-    out = semigroup_correlation(psi, f, symmetries)
+    out = semigroup_correlation(f, psi, symmetries)
     lifted = naive_lifting(f[0].numpy(), psi.numpy(), n, mirrors)
     np.testing.assert_allclose(out[0].reshape(lifted.shape), lifted, atol=1e-12)
     psi = rand(2, 3, size, 2, 2)
     support = [(g, (y, x)) for g in range(size) for y in range(2) for x in range(2)]
-    out = semigroup_correlation(psi.flatten(2), out, Lifted(symmetries, support))
+    out = semigroup_correlation(out, psi.flatten(2), Lifted(symmetries, support))
     expected = naive_group(lifted, psi.numpy(), n, mirrors)
     np.testing.assert_allclose(out[0].reshape(expected.shape), expected, atol=1e-12)
 
@@ -232,14 +232,14 @@ def test_scalings_give_the_scale_space_correlation(method, padding_mode, data, l
     kernel = (depth, *data.draw(st.lists(st.integers(1, 3), min_size=dims, max_size=dims)))
     scalings = ScaleTranslations(shape, levels, base, method=method, padding_mode=padding_mode)
     image, psi = rand(2, 2, *shape), rand(3, 2, *kernel)
-    space = scalespaces.lift(image, levels, base, method=method, padding_mode=padding_mode)
+    space = paper_lift(image, levels, base, method=method, padding_mode=padding_mode)
     lifted = semigroup_lift(image, scalings)
     torch.testing.assert_close(lifted, space.stack().flatten(2), **EXACT)
     expected = torch.stack(scale_conv(space, psi, padding_mode=padding_mode).levels, 2).flatten(2)
     action = scalings.lifted(kernel)
-    generic = semigroup_correlation(psi.flatten(2), lifted, Lifted(scalings, action.support))
+    generic = semigroup_correlation(lifted, psi.flatten(2), Lifted(scalings, action.support))
     torch.testing.assert_close(generic, expected, **EXACT)
-    torch.testing.assert_close(semigroup_correlation(psi.flatten(2), lifted, action), expected, **EXACT)
+    torch.testing.assert_close(semigroup_correlation(lifted, psi.flatten(2), action), expected, **EXACT)
 
 
 @pytest.mark.parametrize("name", ["translations of Z^2", "p4", "p4m", "scale, 1-D", "causal shifts"])
@@ -255,15 +255,15 @@ def test_lifting_with_a_filter_is_lifting_at_a_point_and_then_correlating(name):
     else:
         support = points if name.startswith("trans") else [x for (x,) in points]
     lifted = semigroup_lift(f, semigroup)
-    again = semigroup_correlation(psi.flatten(2), lifted, Lifted(semigroup, support))
-    torch.testing.assert_close(again, semigroup_correlation(psi, f, semigroup), **EXACT)
+    again = semigroup_correlation(lifted, psi.flatten(2), Lifted(semigroup, support))
+    torch.testing.assert_close(again, semigroup_correlation(f, psi, semigroup), **EXACT)
 
 
 @given(length=st.integers(4, 12), kernel=st.integers(1, 4))
 def test_causal_shifts_give_the_causal_convolution(length, kernel):
     f, psi = rand(2, 3, length), rand(4, 3, kernel)
     causal = F.conv1d(F.pad(f, (kernel - 1, 0)), psi.flip(-1))
-    out = semigroup_correlation(psi, f, CausalShifts(length))
+    out = semigroup_correlation(f, psi, CausalShifts(length))
     torch.testing.assert_close(out, causal.flip(-1), **EXACT)
 
 
@@ -271,7 +271,7 @@ def test_causal_shifts_see_only_the_past():
     f, psi = rand(1, 2, 10), rand(3, 2, 4)
     changed = f.clone()
     changed[..., 7:] = 100
-    before, after = (semigroup_correlation(psi, g, CausalShifts(10)) for g in (f, changed))
+    before, after = (semigroup_correlation(g, psi, CausalShifts(10)) for g in (f, changed))
     assert torch.equal(before[..., 3:], after[..., 3:])
     assert not torch.equal(before[..., :3], after[..., :3])
 
@@ -317,8 +317,8 @@ def test_the_lifted_action_composes_and_its_correlation_is_equivariant(name, dat
     composed = lifted.act(semigroup.compose(s, t), f)
     torch.testing.assert_close(lifted.act(s, lifted.act(t, f)), composed, **EXACT)
     psi = rand(3, 2, len(elements))
-    before = semigroup_correlation(psi, lifted.act(t, f), lifted, elements=[s])
-    after = semigroup_correlation(psi, f, lifted, elements=[semigroup.compose(s, t)])
+    before = semigroup_correlation(lifted.act(t, f), psi, lifted, elements=[s])
+    after = semigroup_correlation(f, psi, lifted, elements=[semigroup.compose(s, t)])
     torch.testing.assert_close(before, after, **EXACT)
 
 
@@ -365,7 +365,7 @@ def test_transforming_the_filter_is_the_same_in_a_group():
     f, psi = rand(2, 3, 7), rand(4, 3, 7)
     inverse = [(-z,) for (z,) in shifts.elements()]
     torch.testing.assert_close(
-        filter_correlation(psi, f, shifts), semigroup_correlation(psi, f, shifts, elements=inverse), **EXACT
+        filter_correlation(psi, f, shifts), semigroup_correlation(f, psi, shifts, elements=inverse), **EXACT
     )
 
 
@@ -406,7 +406,7 @@ def test_occlusions_are_the_exception():
     """Self-adjoint and commuting, they may transform the filter as well."""
     masks, shape, _ = INSTANCES["occlusions"]
     f, psi = rand(*shape), rand(4, *shape[1:])
-    torch.testing.assert_close(filter_correlation(psi, f, masks), semigroup_correlation(psi, f, masks), **EXACT)
+    torch.testing.assert_close(filter_correlation(psi, f, masks), semigroup_correlation(f, psi, masks), **EXACT)
     for s, t in itertools.product(masks.elements(), repeat=2):
         before = filter_correlation(psi, masks.act(t, f), masks, [s])
         torch.testing.assert_close(before, filter_correlation(psi, f, masks, [masks.compose(s, t)]), **EXACT)
@@ -450,7 +450,7 @@ def test_what_is_hidden_does_not_matter():
     masks = Occlusions(torch.tensor([[1, 1, 1], [1, 0, 1]]))
     f = torch.tensor([[[1.0, torch.nan, 3.0]]])
     assert masks.act(1, f).tolist() == [[[1.0, 0.0, 3.0]]]
-    assert semigroup_correlation(torch.ones(1, 1, 3), f, masks)[0, 0, 1] == 4
+    assert semigroup_correlation(f, torch.ones(1, 1, 3), masks)[0, 0, 1] == 4
 
 
 @pytest.mark.parametrize("method", ["direct", "cascade"])
@@ -486,10 +486,10 @@ def test_scalings_see_images_of_every_size_they_make():
     """The layer on a downscaled image: the batched correlation, on a circular grid that is finer than the image."""
     scalings = ScaleTranslations((16, 16), 3)
     f, psi = rand(1, 2, 16, 16), rand(3, 2, 3, 3)
-    whole = semigroup_correlation(psi, f, scalings)
+    whole = semigroup_correlation(f, psi, scalings)
     place = {s: i for i, s in enumerate(scalings.elements())}
     for t in ((1, (0, 0)), (1, (3, 5)), (2, (1, 2))):
-        moved = semigroup_correlation(psi, scalings.act(t, f), scalings)
+        moved = semigroup_correlation(scalings.act(t, f), psi, scalings)
         inside = [s for s in scalings.elements() if scalings.compose(s, t) in place]
         assert len(inside) >= 256
         torch.testing.assert_close(
@@ -517,8 +517,8 @@ def test_how_far_affine_contractions_are_from_a_semigroup(name):
         contractions = AffineContractions([A, B], [(0, 0)], zero_scale)
         once, twice = contractions.act(s @ t, f), contractions.act(s, contractions.act(t, f))
         assert (once - twice).norm() < 0.02 * once.norm()
-        before = semigroup_correlation(psi, contractions.act(t, f), contractions, elements=[s])
-        after = semigroup_correlation(psi, f, contractions, elements=[contractions.compose(s, t)])
+        before = semigroup_correlation(contractions.act(t, f), psi, contractions, elements=[s])
+        after = semigroup_correlation(f, psi, contractions, elements=[contractions.compose(s, t)])
         assert (before - after).norm() <= 0.02 * psi.norm() * once.norm()  # Cauchy and Schwarz
 
 
@@ -562,18 +562,18 @@ def test_gradients(name):
     semigroup, shape, window = INSTANCES[name]
     f, psi = rand(1, *shape[1:]).requires_grad_(), rand(1, shape[1], *window).requires_grad_()
     places = [list(semigroup.elements()).index(s) for s in spread(semigroup, 6)]
-    assert torch.autograd.gradcheck(lambda psi, f: semigroup_correlation(psi, f, semigroup)[..., places], (psi, f))
+    assert torch.autograd.gradcheck(lambda psi, f: semigroup_correlation(f, psi, semigroup)[..., places], (psi, f))
     if not isinstance(semigroup, ScaleTranslations):  # whose coarser images may be smaller than the window
         some = spread(semigroup, 6)
         assert torch.autograd.gradcheck(
-            lambda psi, f: semigroup_correlation(psi, f, semigroup, elements=some), (psi, f)
+            lambda psi, f: semigroup_correlation(f, psi, semigroup, elements=some), (psi, f)
         )
 
 
 def test_affine_gradients():
     contractions = AffineContractions([np.eye(2), 0.6 * np.array([[1.0, 0.4], [0.0, 1.0]])], [(0, 0), (1.5, 0.5)])
     f, psi = rand(1, 2, 5, 4).requires_grad_(), rand(1, 2, 2, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda psi, f: semigroup_correlation(psi, f, contractions), (psi, f))
+    assert torch.autograd.gradcheck(lambda psi, f: semigroup_correlation(f, psi, contractions), (psi, f))
 
 
 @pytest.mark.parametrize("over", ["space", "channels"])
@@ -599,9 +599,9 @@ def test_what_does_not_vary_is_normalized_to_zero_and_has_a_gradient(over, dtype
 def test_dtypes(name, dtype):
     semigroup, shape, window = INSTANCES[name]
     f, psi = rand(*shape), rand(4, shape[1], *window)
-    out = semigroup_correlation(psi.to(dtype), f.to(dtype), semigroup)
+    out = semigroup_correlation(f.to(dtype), psi.to(dtype), semigroup)
     assert out.dtype == dtype
-    exact = semigroup_correlation(psi.to(dtype).double(), f.to(dtype).double(), semigroup)
+    exact = semigroup_correlation(f.to(dtype).double(), psi.to(dtype).double(), semigroup)
     assert (out.double() - exact).norm() < (1e-6 if dtype == torch.float32 else 2e-2) * exact.norm()
 
 
@@ -609,17 +609,17 @@ def test_dtypes(name, dtype):
     ("call", "message"),
     [
         (lambda: semigroup_correlation(rand(1, 1), rand(1, 1), CausalShifts(3)), "at least one axis of space"),
-        (lambda: semigroup_correlation(rand(1, 1, 2, 2), rand(1, 1, 5), CausalShifts(3)), "need filters"),
-        (lambda: semigroup_correlation(rand(1, 2, 3), rand(1, 1, 5), CausalShifts(3)), "take 2 channels"),
-        (lambda: semigroup_correlation(rand(1, 1, 3), rand(1, 1, 5), Translations((2, 2))), "2 axes of space"),
-        (lambda: semigroup_correlation(rand(1, 1, 3), rand(1, 1, 5), Lifted(CausalShifts(4), [0, 1, 2])), "B, C, 4"),
-        (lambda: semigroup_correlation(rand(1, 1, 3), rand(1, 1, 4), Lifted(CausalShifts(4), [0])), "live on 1"),
+        (lambda: semigroup_correlation(rand(1, 1, 5), rand(1, 1, 2, 2), CausalShifts(3)), "need filters"),
+        (lambda: semigroup_correlation(rand(1, 1, 5), rand(1, 2, 3), CausalShifts(3)), "take 2 channels"),
+        (lambda: semigroup_correlation(rand(1, 1, 5), rand(1, 1, 3), Translations((2, 2))), "2 axes of space"),
+        (lambda: semigroup_correlation(rand(1, 1, 5), rand(1, 1, 3), Lifted(CausalShifts(4), [0, 1, 2])), "B, C, 4"),
+        (lambda: semigroup_correlation(rand(1, 1, 4), rand(1, 1, 3), Lifted(CausalShifts(4), [0])), "live on 1"),
         (lambda: Translations((4,), padding_mode="circular").act((1,), rand(1, 1, 5)), "circular grid"),
         (lambda: Translations((4, 4)).act((1,), rand(1, 1, 5, 5)), "an integer for each of 2 axes"),
-        (lambda: semigroup_correlation(rand(1, 1, 9), rand(1, 1, 5), CausalShifts(3), elements=[0]), "inside the"),
-        (lambda: semigroup_correlation(rand(1, 1, 3), rand(1, 1, 5), CausalShifts(3), elements=[]), "got none"),
-        (lambda: semigroup_correlation(rand(1, 1, 3).float(), rand(1, 1, 5), CausalShifts(3)), "of one type"),
-        (lambda: semigroup_correlation(rand(1, 1, 3, 3), rand(1, 1, 5, 5), CausalShifts(3)), "a record is"),
+        (lambda: semigroup_correlation(rand(1, 1, 5), rand(1, 1, 9), CausalShifts(3), elements=[0]), "inside the"),
+        (lambda: semigroup_correlation(rand(1, 1, 5), rand(1, 1, 3), CausalShifts(3), elements=[]), "got none"),
+        (lambda: semigroup_correlation(rand(1, 1, 5), rand(1, 1, 3).float(), CausalShifts(3)), "of one type"),
+        (lambda: semigroup_correlation(rand(1, 1, 5, 5), rand(1, 1, 3, 3), CausalShifts(3)), "a record is"),
         (lambda: semigroup_lift(rand(5), CausalShifts(3)), "a signal is a floating-point tensor"),
         (lambda: ScaleTranslations((6,), 2, padding_mode="reflect").lifted((1, 3)), "scale_conv has the other"),
         (lambda: P4((4, 4)).act((-1, (0, 0)), rand(1, 1, 4, 4)), "numbered 0 to 3"),

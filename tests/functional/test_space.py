@@ -5,7 +5,7 @@ import math
 import operator
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils import _pytree
+from torch.utils.data import DataLoader, default_collate
 
 from scalespaces import ScaleSpace, functional, lift
 from scalespaces.functional._perlevel import PerLevel
@@ -214,10 +215,29 @@ class TestMoreOperators:
         assert {x: 1, y: 2}[x] == 1
 
     def test_is_not_iterated_over(self):
-        with pytest.raises(TypeError, match="not iterable"):
-            iter(space())
-        with pytest.raises(TypeError):
-            len(space())  # pyright: ignore[reportArgumentType]
+        for look in (iter, list, len, lambda x: (lambda *levels: levels)(*x), reversed):
+            with pytest.raises(TypeError, match=r"its levels are x\.levels.*x\.num_levels"):
+                look(space())
+
+    @pytest.mark.parametrize("other", [None, "a", (), [1, 2], {}, object(), nn.ReLU(), torch.float32, len])
+    def test_is_equal_to_nothing_of_another_kind(self, other):
+        """As a tensor: comparisons answer as Python's do, from either side."""
+        x = space()
+        assert (x == other) is False
+        assert (other == x) is False
+        assert (x != other) is True
+        assert (other != x) is True
+
+    @pytest.mark.parametrize(
+        "other", [0, 0.5, True, np.float32(0.5), np.int64(0), torch.tensor(0.5), torch.zeros(4, 1, 1)]
+    )
+    def test_is_compared_with_numbers_and_tensors_sample_by_sample(self, other):
+        x = space()
+        assert_levelwise(x == other, x, lambda level: level == other)
+        assert_levelwise(x != other, x, lambda level: level != other)
+        assert_levelwise(other == x, x, lambda level: other == level)
+        assert all(level.all() for level in (x == x.to(torch.float64)).levels)
+        assert not any(level.any() for level in (x != copy.deepcopy(x)).levels)
 
 
 POINTWISE: dict[str, Callable[[Any], Any]] = {
@@ -633,10 +653,50 @@ class TestConversions:
             assert x.levels[0].abs().sum() > 0
         assert copy.copy(x).levels[0] is x.levels[0]
 
-    def test_saves_and_loads(self, tmp_path):
-        x = space()
-        torch.save(x, tmp_path / "x.pt")
-        assert_levelwise(torch.load(tmp_path / "x.pt", weights_only=False), x, lambda level: level)
+    @pytest.mark.parametrize("base", [2.0, 1.2, ((1.0, 1.0), (1.0, -1.0))])
+    @pytest.mark.parametrize("weights_only", [True, False])
+    def test_saves_and_loads(self, tmp_path, base, weights_only):
+        x = space(base=base)
+        torch.save({"x": [x, functional.causal_lift(torch.rand(1, 2, 9), 2)]}, tmp_path / "x.pt")
+        got, causal = torch.load(tmp_path / "x.pt", weights_only=weights_only)["x"]
+        assert_levelwise(got, x, lambda level: level)
+        assert causal.causal
+        assert_levelwise(causal + 1, causal, lambda level: level + 1)
+
+    @given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.sampled_from(["dense", "pyramid", 2]))
+    def test_samples_are_collated_along_the_batch(self, batches, sampling):
+        samples = [lift(torch.rand(b, 2, 9, 7), 3, sampling=sampling) for b in batches]
+        got = default_collate(samples)
+        assert geometry(got) == geometry(samples[0])
+        assert got.shape[0] == sum(batches)
+        for level, parts in zip(got.levels, zip(*(x.levels for x in samples), strict=True), strict=True):
+            assert torch.equal(level, torch.cat(parts))
+        spaces, labels = default_collate([(x, k) for k, x in enumerate(samples)])
+        assert spaces.shapes == got.shapes
+        assert labels.tolist() == list(range(len(samples)))
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            lambda: lift(torch.rand(1, 2, 9, 8), 3, sampling="dense"),
+            lambda: lift(torch.rand(1, 2, 9, 7), 3),
+            lambda: lift(torch.rand(1, 2, 9, 7), 2, sampling="dense"),
+            lambda: lift(torch.rand(1, 2, 9, 7), 3, 3.0, sampling="dense"),
+            lambda: lift(torch.rand(1, 3, 9, 7), 3, sampling="dense"),
+        ],
+    )
+    def test_samples_of_a_batch_lie_on_the_same_grids(self, other):
+        """Sizes that differ by a window's border would be cropped elsewhere."""
+        with pytest.raises(ValueError, match=r"(?s)if all else is the same, got.*Lift images of one size"):
+            default_collate([lift(torch.rand(1, 2, 9, 7), 3, sampling="dense"), other()])
+
+    def test_loaders(self):
+        """Also with workers, which send what they collate through files or shared memory."""
+        samples = [lift(torch.rand(1, 2, 9, 7), 2) for _ in range(5)]
+        for workers in (0, 1):
+            batches = list(DataLoader(cast("Any", samples), batch_size=2, num_workers=workers))
+            assert [batch.shape[0] for batch in batches] == [2, 2, 1]
+            assert torch.equal(batches[1].levels[1][1:], samples[3].levels[1])
 
     @pytest.mark.parametrize("base", [2.0, 1.2, ((1.0, 1.0), (1.0, -1.0))])
     def test_is_a_pytree(self, base):

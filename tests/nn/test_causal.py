@@ -175,7 +175,7 @@ def check(model, length):
     f = torch.randn(1, 2, length, dtype=torch.float64)
     table = equivariance_error(model, f, downscaling=model[0].downscale)
     assert np.nanmax(table.errors) < 1e-12, length
-    assert np.nanmax(table.largest) < 1e-12, length
+    assert np.nanmax(table.largest) < 1e-9, length  # relative to how much a channel varies
 
 
 def test_the_layer_is_the_function():
@@ -200,6 +200,19 @@ def test_the_kernel_follows_and_stays_out_of_checkpoints():
     with torch.device("meta"):
         empty = CausalLift()
     assert_close(empty.to_empty(device="cpu").taps, CausalLift().taps)
+
+
+@pytest.mark.parametrize("sampling", ["pyramid", "dense"])
+def test_signals_decide_the_precision(sampling):
+    """Whatever a layer keeps its kernel in, signals are lifted in their own precision, or in float32 at least."""
+    f = torch.rand(1, 2, 40, dtype=torch.float64)
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = CausalLift(sampling=sampling).to(dtype)
+        assert_close(layer(f).levels, causal_lift(f, sampling=sampling).levels, rtol=0, atol=0)
+        assert_close(layer.downscale(f), causal_downscale(f), rtol=0, atol=0)
+    half = f.half()
+    exact, got = (causal_lift(g, 2, sampling=sampling).levels[1] for g in (half.double(), half))
+    assert_close(got, exact.half(), rtol=0, atol=2**-11)  # one rounding
 
 
 def test_arguments_are_checked_when_the_layer_is_made():

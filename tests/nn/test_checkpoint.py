@@ -12,9 +12,9 @@ from scalespaces import models
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d, ScaleDropout, checkpoint
 
 NETWORKS: dict[str, dict[str, Any]] = {
-    "s_densenet": {"growth": (2, 3), "num_levels": 3, "filter_levels": 2},
-    "s_resnet": {"width": 4, "num_levels": 3},
-    "s_cnn": {"num_levels": 3},
+    "s_densenet": {"growth": (2, 3), "filter_levels": 2},
+    "s_resnet": {"width": 4},
+    "s_cnn": {},
 }
 
 
@@ -37,7 +37,8 @@ def step(model: nn.Module, image: Tensor) -> tuple[int, dict[str, Tensor], list[
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_the_same_with_less(name):
     torch.manual_seed(0)
-    model: Any = models.create_model(name, sampling="pyramid", **NETWORKS[name]).train().double()
+    lift = {"num_levels": 3, "sampling": "pyramid"}
+    model: Any = models.create_model(name, lift=lift, **NETWORKS[name]).train().double()
     twin = models.create_model(**model.config).train().double()
     twin.load_state_dict(model.state_dict())
     image = torch.rand(2, model.in_channels, 64, 64, dtype=torch.float64)

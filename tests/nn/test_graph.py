@@ -78,11 +78,11 @@ def test_renaming_the_nodes_renames_the_output(order, normalization):
 def test_each_layer_is_its_function():
     graph, f = random_graph(), signal()
     x = GraphLift(3, 0.5)(f, graph)
-    assert torch.equal(x, graph_lift(f, graph, 3, 0.5))
+    assert torch.equal(x, graph_lift(f, 3, 0.5, graph=graph))
     layer = GraphConv(2, 4, 3, scale_padding="replicate").double()
-    assert torch.equal(layer(x, graph), graph_conv(x, layer.weight, graph, layer.bias, "replicate"))
-    assert torch.equal(GraphPool("max", "levels")(x), graph_pool(x, None, "max", "levels"))
-    assert torch.equal(GraphPool()(x, graph), graph_pool(x, graph))
+    assert torch.equal(layer(x, graph), graph_conv(x, layer.weight, layer.bias, graph=graph, scale_padding="replicate"))
+    assert torch.equal(GraphPool("max", "levels")(x), graph_pool(x, "max", over="levels"))
+    assert torch.equal(GraphPool()(x, graph), graph_pool(x, graph=graph))
 
 
 def test_state_and_copies():

@@ -23,7 +23,7 @@ class TestPaper:
     def test_equal_channels_start_as_the_identity(self, dims, depth, size):
         shape = [size] * dims if depth is None else [depth, *[size] * dims]
         weight = init.paper_(torch.empty(4, 4, *shape, dtype=torch.float64), dims, std=0.0)
-        x = lift(torch.rand(2, 4, *[9] * dims, dtype=torch.float64), 3, sampling="pyramid")
+        x = lift(torch.rand(2, 4, *[9] * dims, dtype=torch.float64), 3, dims=dims)
         for got, expected in zip(scale_conv(x, weight).levels, x.levels, strict=True):
             assert_close(got, expected)
 

@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,22 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 from torch.utils import _pytree
 
 import scalespaces
 from scalespaces import ScaleSpace, functional, lift
 from scalespaces.nn import (
+    CausalLift,
     FeaturePyramid,
     GlobalPool,
+    GraphConv,
     Lift,
+    P4BatchNorm,
+    P4Conv2d,
+    P4MBatchNorm,
+    P4MConv2d,
     Resample,
     ScaleAvgPool,
     ScaleBatchNorm,
@@ -30,10 +38,12 @@ from scalespaces.nn import (
     ScaleDropout,
     ScaleMaxPool,
     ScalePool,
+    SemigroupConv,
     synchronize,
 )
 
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
+PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
 
 
 def space(**settings: Any) -> ScaleSpace:
@@ -145,9 +155,52 @@ class TestModulesAreFunctions:
         }
         module = layer(4, 6, (depth, *[3] * dims), **settings)
         nn.init.normal_(module.bias)
-        x = lift(torch.rand(1, 4, *shape), 2, sampling="pyramid")
+        x = lift(torch.rand(1, 4, *shape), 2, dims=dims)
         assert module.weight.shape == ((6, 2, 2, *[3] * dims) if depth == 2 else (6, 2, *[3] * dims))
         assert_same(module(x), functional.scale_conv(x, module.weight, module.bias, **settings))
+
+    @pytest.mark.parametrize(("layer", "dims"), [(ScaleConv1d, 1), (ScaleConv2d, 2), (ScaleConv3d, 3)])
+    def test_an_integer_is_a_filter_of_one_level(self, layer, dims):
+        module = layer(4, 6, 3)
+        assert module.kernel_size == (1, *[3] * dims)
+        assert module.weight.shape == (6, 4, *[3] * dims)
+        x = lift(torch.rand(1, 4, *[9] * dims), 2, dims=dims)
+        assert_same(module(x), functional.scale_conv(x, module.weight, module.bias))
+        axes = ("levels", *("depth", "height", "width")[3 - dims :])
+        for wrong in ((3,) * dims, (1, *[3] * dims, 3), 3.0, (1, *[3.0] * dims), "3"):
+            with pytest.raises(ValueError, match=rf"kernel_size is \({', '.join(axes)}\), or an integer .*; 3 stands"):
+                layer(4, 6, wrong)
+        for wrong in (0, (0, *[3] * dims)):
+            with pytest.raises(ValueError, match="kernel_size is at least 1"):
+                layer(4, 6, wrong)
+
+    def test_numpy_integers_are_integers(self):
+        """Also in what a layer keeps: torch.compile would take NumPy's numbers for tensors."""
+        numbers: Any = (np.int64(1), np.int32(2), np.uint8(3), np.array([2, 2]))
+        x, (one, two, three, twos) = space(), numbers
+        pairs: list[tuple[Any, Any]] = [
+            (ScaleConv2d(three, two, three), ScaleConv2d(3, 2, 3)),
+            (
+                ScaleConv2d(three, three, (one, three, three), two, (one, one), twos, three),
+                ScaleConv2d(3, 3, (1, 3, 3), 2, (1, 1), (2, 2), 3),
+            ),
+            (P4MConv2d(three, two, three, lifting=True), P4MConv2d(3, 2, 3, lifting=True)),
+            (ScaleBatchNorm(three), ScaleBatchNorm(3)),
+            (ScaleAvgPool(two, one, one), ScaleAvgPool(2, 1, 1)),
+            (ScaleMaxPool((three, two), [two, two]), ScaleMaxPool((3, 2), (2, 2))),
+            (ScaleBlurPool(three, twos), ScaleBlurPool(3, (2, 2))),
+            (Resample(twos), Resample((2, 2))),
+            (Resample(three), Resample(3)),
+        ]
+        for got, expected in pairs:
+            got.load_state_dict(expected.state_dict())
+            assert repr(got) == repr(expected)
+            assert_same(got(x), expected(x))
+        assert functional.avg_pool(x, two, one).shapes == functional.avg_pool(x, 2, 1).shapes
+        shifts = functional.CausalShifts(three)
+        assert repr(SemigroupConv(one, two, shifts, twos)) == repr(SemigroupConv(1, 2, shifts, (2, 2)))
+        assert repr(GraphConv(one, two, three)) == repr(GraphConv(1, 2, 3))
+        assert repr(CausalLift(two, two, stages=three)) == repr(CausalLift(2, 2, stages=3))
 
     def test_conv_repr_says_what_is_not_default(self):
         assert repr(ScaleConv2d(3, 8, (2, 3, 3))) == "ScaleConv2d(3, 8, kernel_size=(2, 3, 3))"
@@ -161,13 +214,14 @@ class TestModulesAreFunctions:
 
 LIFTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "cascade pyramid": {"method": "cascade", "sampling": "pyramid", "num_levels": 3},
-    "fractional": {"base": 1.5, "sampling": "pyramid", "zero_scale": 0.5},
-    "oversampled": {"base": 3, "sampling": 2, "padding_mode": "circular"},
-    "finer": {"first_level": -1, "sampling": "pyramid"},
-    "binomial": {"kernel": "binomial", "zero_scale": 0.5, "truncation": 3.0},
-    "quincunx": {"base": QUINCUNX, "method": "cascade", "padding_mode": "zeros"},
-    "list of lists": {"base": [[2, 0], [0, 2]], "num_levels": 2},
+    "paper": PAPER,
+    "three levels": {"num_levels": 3},
+    "fractional": {"base": 1.5, "method": "direct", "zero_scale": 0.5},
+    "oversampled": {"base": 3, "sampling": 2, "method": "direct", "padding_mode": "circular"},
+    "finer": {"first_level": -1, "method": "direct"},
+    "binomial": {**PAPER, "kernel": "binomial", "zero_scale": 0.5, "truncation": 3.0},
+    "quincunx": {"base": QUINCUNX, "sampling": "dense", "padding_mode": "zeros"},
+    "list of lists": {**PAPER, "base": [[2, 0], [0, 2]], "num_levels": 2},
 }
 
 
@@ -215,21 +269,22 @@ class TestLift:
         assert_same(restored(f), lift(f, **LIFTS[name]))
 
     def test_repr(self, name):
-        text = repr(Lift(**LIFTS[name]))
-        for key in ("num_levels", "base", "zero_scale", "kernel", "method", "sampling", "padding_mode"):
-            assert f"{key}=" in text
-        assert ("first_level=-1" in text) == (name == "finer")
+        layer = Lift(**LIFTS[name])
+        text = repr(layer)
+        for key, default in Lift().config.items():
+            shown = key in ("num_levels", "base") or layer.config[key] != default
+            assert (f"{key}={layer.config[key]!r}" in text) == shown
 
 
 class TestLiftState:
     def test_writing_to_a_layers_buffer_changes_no_other_lift(self):
         """Plans are shared; buffers must not be."""
-        f = torch.rand(1, 1, 9, dtype=torch.float64)
-        before = lift(f, zero_scale=0.31)
-        layer = Lift(zero_scale=0.31).double()
+        f = torch.rand(1, 1, 9, 9, dtype=torch.float64)
+        before = lift(f, zero_scale=0.31, **PAPER)
+        layer = Lift(zero_scale=0.31, **PAPER).double()
         for buffer in layer.buffers():
             buffer.zero_()
-        assert_same(lift(f, zero_scale=0.31), before)
+        assert_same(lift(f, zero_scale=0.31, **PAPER), before)
 
     def test_default_type(self):
         torch.set_default_dtype(torch.float64)
@@ -246,12 +301,10 @@ class TestLiftState:
                 Lift(**wrong)
 
     def test_on_an_image_of_another_type(self):
-        """The image decides; a float32 layer on a float64 image has float32's kernels."""
-        f = torch.rand(1, 1, 9, dtype=torch.float64)
-        got = Lift()(f)
-        assert got.dtype == torch.float64
-        for level, expected in zip(got.levels, lift(f).levels, strict=True):
-            assert_close(level, expected, rtol=0, atol=1e-6)
+        """The image decides: a float32 layer lifts a float64 image with kernels of float64."""
+        f = torch.rand(1, 1, 9, 9, dtype=torch.float64)
+        for settings in ({}, PAPER):
+            assert_same(Lift(**settings)(f), lift(f, **settings))
 
 
 def network() -> nn.Sequential:
@@ -324,6 +377,153 @@ class TestNetworks:
         assert len(_pytree.tree_leaves(seen[0])) == 3
 
 
+def tensors(out: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(_pytree.tree_leaves(out))
+
+
+MAPPED: dict[str, nn.Module] = {
+    "conv": ScaleConv2d(3, 4, (2, 3, 3), stride=2, padding_mode="reflect"),
+    "groups": ScaleConv2d(3, 6, (2, 3, 3), groups=3, scale_padding="valid"),
+    "p4": P4Conv2d(3, 2, 3, lifting=True),
+    "p4m": P4MConv2d(3, 1, (2, 3, 3), lifting=True),
+    "norm, eval": ScaleBatchNorm(3).eval(),
+    "norm, training": ScaleBatchNorm(3, track_running_stats=False),
+    "avg": ScaleAvgPool(2),
+    "max": ScaleMaxPool(3, 2, 1),
+    "blur": ScaleBlurPool(),
+    "mean": ScalePool(),
+    "probabilities": ScalePool("probabilities"),
+    "global": GlobalPool(),
+    "resample": Resample(),
+    "resample, size": Resample((9, 11)),
+    "pyramid": FeaturePyramid(),
+}
+
+
+@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+class TestVmap:
+    """Mapped over an axis, a layer is itself on each slice."""
+
+    def stacked(self, sampling: str) -> tuple[list[ScaleSpace], tuple[torch.Tensor, ...]]:
+        spaces = [lift(torch.rand(2, 3, 10, 12), 3, sampling=sampling) for _ in range(4)]
+        return spaces, tuple(torch.stack(levels) for levels in zip(*(x.levels for x in spaces), strict=True))
+
+    @pytest.mark.parametrize("name", MAPPED)
+    @pytest.mark.parametrize("axis", [0, 2])
+    def test_inputs(self, name, sampling, axis):
+        layer, (spaces, stacks) = MAPPED[name], self.stacked(sampling)
+        moved = tuple(stack.movedim(0, axis) for stack in stacks)
+
+        def call(*levels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tensors(layer(spaces[0].replace(levels)))
+
+        got = torch.vmap(call, in_dims=axis)(*moved)
+        for index, x in enumerate(spaces):
+            assert_close(tuple(out[index] for out in got), tensors(layer(x)), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("name", [name for name, layer in MAPPED.items() if list(layer.parameters())])
+    def test_parameters(self, name, sampling):
+        layer, (spaces, _) = MAPPED[name], self.stacked(sampling)
+        twins: list[Any] = [copy.deepcopy(layer) for _ in range(3)]
+        for parameter in nn.ModuleList(twins).parameters():
+            nn.init.normal_(parameter)
+        states: Any = torch.func.stack_module_state(twins)
+
+        def call(*state: Any) -> tuple[torch.Tensor, ...]:
+            return tensors(torch.func.functional_call(layer, state, (spaces[0],)))
+
+        got = torch.vmap(call)(*states)
+        for index, twin in enumerate(twins):
+            assert_close(tuple(out[index] for out in got), tensors(twin(spaces[0])), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("name", MAPPED)
+    def test_gradients_per_sample(self, name, sampling):
+        layer, (spaces, stacks) = MAPPED[name], self.stacked(sampling)
+        parameters = {key: p.detach() for key, p in layer.named_parameters()}
+
+        def loss(parameters: dict, *levels: torch.Tensor) -> torch.Tensor:
+            out = torch.func.functional_call(layer, parameters, (spaces[0].replace(levels),))
+            return torch.stack([(level**2).sum() for level in tensors(out)]).sum()
+
+        argnums = (0, 1) if parameters else (1,)
+        gradients = torch.func.grad(loss, argnums)
+        got = torch.vmap(gradients, in_dims=(None, 0, 0, 0))(parameters, *stacks)
+        for index, x in enumerate(spaces):
+            expected = gradients(parameters, *x.levels)
+            one = _pytree.tree_map(lambda g, index=index: g[index], got)
+            assert_close(one, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize(("sampling", "base"), [("pyramid", 2.0), ("dense", 2.0), ("pyramid", 1.5)])
+def test_an_empty_batch_is_a_batch(name, sampling, base):
+    """Of what comes out there is nothing, and the gradients of parameters are zeros."""
+    layer, image = copy.deepcopy(MAPPED[name]), torch.zeros(0, 3, 12, 12, requires_grad=True)
+    out = tensors(layer(lift(image, 3, base, sampling=sampling)))
+    expected = tensors(layer(lift(torch.rand(1, 3, 12, 12), 3, base, sampling=sampling)))
+    assert [t.shape for t in out] == [(0, *t.shape[1:]) for t in expected]
+    torch.stack([t.sum() for t in out]).sum().backward()
+    assert image.grad is not None
+    assert all(p.grad is not None and not p.grad.any() for p in layer.parameters())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Lift, 3, sampling="dense"),
+        partial(CausalLift, 3),
+        partial(ScaleConv1d, 2, 3, 3),
+        partial(ScaleConv2d, 2, 3, (2, 3, 3)),
+        partial(ScaleConv3d, 2, 3, 3),
+        partial(P4Conv2d, 2, 3, 3),
+        partial(P4MConv2d, 2, 3, (2, 3, 3), lifting=True),
+        partial(ScaleBatchNorm, 4),
+        partial(P4BatchNorm, 2),
+        partial(P4MBatchNorm, 2),
+        partial(GraphConv, 2, 3),
+        partial(SemigroupConv, 2, 3, functional.CausalShifts(5), [3]),
+    ],
+)
+def test_device_and_dtype(make):
+    """Of parameters and buffers, as PyTorch's layers have them; indices and counts stay integers."""
+    layer = make(device="meta", dtype=torch.float64)
+    tensors = [*layer.parameters(), *layer.buffers()]
+    assert tensors
+    assert all(t.is_meta for t in tensors)
+    assert all(t.dtype == torch.float64 for t in tensors if t.is_floating_point())
+    for t in (*make().parameters(), *make().buffers()):
+        assert t.device.type == "cpu"
+        assert t.dtype == torch.float32 or not t.is_floating_point()
+
+
+class FromHost(TorchFunctionMode):
+    """Notes what reads a tensor of the CPU, or makes one from Python's numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        made = func in (torch.tensor, torch.as_tensor, torch.from_numpy, torch.Tensor.new_tensor)
+        leaves = _pytree.tree_leaves((args, kwargs))
+        if made or any(isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" for leaf in leaves):
+            self.found.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize(("sampling", "base"), [("pyramid", 2.0), ("pyramid", 1.5), ("dense", 1.5)])
+def test_constants_are_sent_to_a_device_once(name, sampling, base):
+    """A copy at every call would make a GPU wait; the meta device stands in for one."""
+    layer, x = copy.deepcopy(MAPPED[name]).to("meta"), space(sampling=sampling, base=base).to("meta")
+    if (name, sampling) == ("max", "dense"):  # its padding needs taps on samples
+        layer = ScaleMaxPool(3, 2)
+    layer(x)
+    with FromHost() as seen:
+        layer(x)
+    assert seen.found == []
+
+
 def test_every_layer_is_tested():
     sources = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py"))
     uses = {name: len(re.findall(rf"\b{name}\b", sources)) for name in scalespaces.nn.__all__}
@@ -340,7 +540,21 @@ def test_every_layer_is_tested():
 )
 def test_layers_of_another_number_of_axes_are_refused(layer, shape):
     with pytest.raises(ValueError, match=rf"is for levels of {layer.dims} spatial axes, got shapes"):
-        layer(lift(torch.rand(1, 3, *shape), 3))
+        layer(lift(torch.rand(1, 3, *shape), 3, dims=len(shape)))
+
+
+@pytest.mark.parametrize("name", [name for name in MAPPED if name != "p4"])
+@pytest.mark.parametrize(
+    "wrong", [torch.rand(2, 3, 8, 8), [torch.rand(2, 3, 8, 8)], None], ids=["tensor", "list", "none"]
+)
+def test_what_is_no_scale_space_is_refused_with_a_remedy(name, wrong):
+    layer = MAPPED[name]
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    with pytest.raises(
+        (TypeError, ValueError), match=r"a ScaleSpace, got .*; lift (images with scalespaces.lift|the image) first"
+    ):
+        layer(wrong)
+    assert_close(dict(layer.state_dict()), before)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ from scalespaces.nn import (
     ScaleBatchNorm,
     ScaleBlurPool,
     ScaleConv2d,
-    ScaleP4Conv2d,
-    ScaleP4MConv2d,
     ScalePool,
 )
 from scalespaces.testing import assert_equivariant
@@ -34,8 +32,8 @@ from scalespaces.testing import assert_equivariant
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
 GROUPS: list[Group] = ["p4", "p4m"]
 LAYERS: dict[str, Any] = {
-    "p4": (P4Conv2d, ScaleP4Conv2d, P4BatchNorm, P4Pool),
-    "p4m": (P4MConv2d, ScaleP4MConv2d, P4MBatchNorm, P4MPool),
+    "p4": (P4Conv2d, P4BatchNorm, P4Pool),
+    "p4m": (P4MConv2d, P4MBatchNorm, P4MPool),
 }
 
 
@@ -51,15 +49,15 @@ def settle(model: nn.Sequential, *inputs: Tensor) -> nn.Sequential:
 
 
 def network(group: Group, pool: nn.Module | None = None) -> nn.Sequential:
-    conv, _, norm, group_pool = LAYERS[group]
+    conv, norm, group_pool = LAYERS[group]
     model = nn.Sequential(
-        conv(2, 3, 3, padding=1, lifting=True),
+        conv(2, 3, 3, lifting=True),
         norm(3),
         nn.ReLU(),
         nn.Identity() if pool is None else pool,
-        conv(3, 4, 5, padding="same", padding_mode="reflect"),
+        conv(3, 4, 5, padding_mode="reflect"),
         nn.SiLU(),
-        conv(4, 2, 2, groups=2),
+        conv(4, 2, 2, padding=0, groups=2),
         norm(2),
         nn.ReLU(),
         conv(2, 2, 1, bias=False),
@@ -76,7 +74,7 @@ def check_every_layer(model: nn.Sequential, image: Tensor, group: Group) -> None
         for layer in model:
             x, moved = layer(x), layer(moved)
             pooled = pooled or isinstance(layer, (P4Pool, P4MPool))
-            expected = transform_image(x, element) if pooled else transform_field(x, group, element)
+            expected = transform_image(x, element) if pooled else transform_field(x, element, group=group)
             assert_close(moved, expected, **EXACT)
         assert_close(moved, x, **EXACT)
         assert x.std() > 1e-6
@@ -98,11 +96,13 @@ class TestNetworks:
     @pytest.mark.parametrize(("size", "keeps"), [(13, True), (12, False)])
     def test_strides(self, size, keeps):
         """Odd filters of stride 2 padded to the same size keep the symmetry when 2 divides n - 1."""
-        model = nn.Sequential(P4MConv2d(2, 3, 3, 2, 1, lifting=True), nn.ReLU(), P4MConv2d(3, 3, 3, padding=1))
+        model = nn.Sequential(P4MConv2d(2, 3, 3, 2, 1, lifting=True), nn.ReLU(), P4MConv2d(3, 3, 3))
         image = torch.rand(1, 2, size, size, dtype=torch.float64)
         model.double()
         errors = [
-            float((model(transform_image(image, g)) - transform_field(model(image), "p4m", g)).detach().abs().max())
+            float(
+                (model(transform_image(image, g)) - transform_field(model(image), g, group="p4m")).detach().abs().max()
+            )
             for g in range(8)
         ]
         assert (max(errors) < 1e-12) == keeps
@@ -124,7 +124,7 @@ class TestNetworks:
 
 
 def scale_network(group: Group, sampling: Any, pool: bool = False, padding_mode: Any = "zeros") -> nn.Sequential:
-    _, conv, norm, _ = LAYERS[group]
+    conv, norm, _ = LAYERS[group]
     settings: Any = {"padding_mode": padding_mode, "scale_padding": "valid"}
     model = nn.Sequential(
         Lift(5, method="cascade", sampling=sampling, padding_mode=padding_mode),
@@ -149,7 +149,7 @@ def symmetry_error(model: nn.Sequential, image: Tensor, group: Group) -> float:
         for layer in list(model)[1:]:
             x, moved = layer(x), layer(moved)
             for f, g in zip(x.levels, moved.levels, strict=True):
-                difference = (transform_field(f, group, element) - g).abs().max() / f.abs().max()
+                difference = (transform_field(f, element, group=group) - g).abs().max() / f.abs().max()
                 worst = max(worst, float(difference))
     return worst
 
@@ -193,8 +193,8 @@ class TestLayers:
             (P4MConv2d(16, 32, 3), 16 * 8 * 9),
             (P4Conv2d(16, 32, 3, groups=2), 8 * 4 * 9),
             (P4MConv2d(64, 64, 3, lifting=True), 64 * 9),
-            (ScaleP4MConv2d(16, 32, (2, 3, 3)), 16 * 8 * 2 * 9),
-            (ScaleP4Conv2d(32, 64, (3, 3, 3), lifting=True), 32 * 3 * 9),
+            (P4MConv2d(16, 32, (2, 3, 3)), 16 * 8 * 2 * 9),
+            (P4Conv2d(32, 64, (3, 3, 3), lifting=True), 32 * 3 * 9),
         ):
             expected = (2 / inputs) ** 0.5
             assert abs(float(layer.weight.detach().std()) / expected - 1) < 0.05
@@ -203,17 +203,26 @@ class TestLayers:
             assert layer.bias.shape == (layer.out_channels,)
             assert layer.weight.is_leaf
 
-    def test_weights_of_one_level_are_those_of_the_plain_layer(self):
-        plain, levels = P4MConv2d(2, 3, 3, padding="same"), ScaleP4MConv2d(2, 3, (1, 3, 3))
-        levels.load_state_dict(plain.state_dict())
-        x = lift(torch.rand(1, 16, 9, 9), 3)
-        assert_close(levels(x).levels, plain(x).levels, rtol=0, atol=0)
+    @pytest.mark.parametrize("group", GROUPS)
+    @pytest.mark.parametrize("lifting", [True, False])
+    def test_an_integer_is_a_filter_of_one_level(self, group, lifting):
+        """It takes a tensor, which is one level, and a scale-space, and keeps the size of both."""
+        short, long = (LAYERS[group][0](2, 3, size, lifting=lifting) for size in (3, (1, 3, 3)))
+        assert short.kernel_size == (1, 3, 3)
+        long.load_state_dict(short.state_dict())
+        x = lift(torch.rand(1, 2 * (1 if lifting else order(group)), 9, 9), 3, sampling="dense")
+        assert long(x).shape[2:] == (9, 9)
+        assert_close(long(x).levels, short(x).levels, rtol=0, atol=0)
+        assert_close(short(x.levels[0]), short(x).levels[0], rtol=0, atol=0)
+
+    def test_states_keep_their_names_and_shapes(self):
+        shapes = {name: tuple(value.shape) for name, value in P4MConv2d(2, 3, 5).state_dict().items()}
+        assert shapes == {"weight": (3, 2, 8, 5, 5), "bias": (3,)}
+        assert P4Conv2d(2, 3, (4, 5, 5), lifting=True).weight.shape == (3, 2, 4, 5, 5)
 
     def test_the_layer_calls_the_function(self):
-        layer = ScaleP4Conv2d(
-            2, 4, (2, 3, 3), (2, 2), (2, 2), 2, 2, padding_mode="replicate", scale_padding="replicate"
-        )
-        x = lift(torch.rand(1, 8, 12, 12), 3)
+        layer = P4Conv2d(2, 4, (2, 3, 3), (2, 2), (2, 2), 2, 2, padding_mode="replicate", scale_padding="replicate")
+        x = lift(torch.rand(1, 8, 12, 12), 3, sampling="dense")
         expected = p4_conv(
             x,
             layer.weight,
@@ -239,20 +248,19 @@ class TestLayers:
         assert norm(ScaleSpace((x,))).num_levels == 1
 
     def test_repr(self):
-        assert "2, 3, kernel_size=(1, 3, 3), padding=0, lifting=True" in repr(P4Conv2d(2, 3, 3, lifting=True))
+        assert "2, 3, kernel_size=(1, 3, 3), lifting=True" in repr(P4Conv2d(2, 3, 3, lifting=True))
         assert repr(P4MPool("mean")) == "P4MPool(mode='mean')"
-        assert "scale_padding='valid'" in repr(ScaleP4Conv2d(2, 3, (2, 3, 3), scale_padding="valid"))
+        assert "scale_padding='valid'" in repr(P4Conv2d(2, 3, (2, 3, 3), scale_padding="valid"))
 
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: P4Conv2d(1, 1, (3, 1)), "only square filters can be turned, got one of 3 x 1"),
+            (lambda: P4Conv2d(1, 1, (1, 3, 1)), "only square filters can be turned, got one of 3 x 1"),
             (lambda: P4Conv2d(3, 4, 3, groups=2), "in_channels, a number of fields, is divisible by groups, got 3"),
             (lambda: P4Conv2d(0, 4, 3), "in_channels must be an integer >= 1, got 0"),
-            (lambda: P4MConv2d(1, 1, (2, 3, 3)), "kernel_size is an integer or one for each of 2 axes"),
-            (lambda: ScaleP4MConv2d(1, 1, (3, 3)), r"kernel_size is \(levels, height, width\), got \(3, 3\)"),
+            (lambda: P4MConv2d(1, 1, (3, 3)), r"kernel_size is \(levels, height, width\), or an integer .* \(3, 3\)"),
             (lambda: P4MPool("sum"), "mode is one of max, mean, got 'sum'"),
-            (lambda: ScaleP4Conv2d(1, 1, (2, 3, 3))(torch.rand(1, 4, 5, 5)), "needs a ScaleSpace, got a tensor"),
+            (lambda: P4Conv2d(1, 1, (2, 3, 3))(torch.rand(1, 4, 5, 5)), "needs a ScaleSpace, got a tensor"),
         ],
     )
     def test_errors(self, make, message):
@@ -263,14 +271,14 @@ class TestLayers:
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.plain = nn.Sequential(P4MConv2d(2, 2, 3, padding=1, lifting=True), P4MBatchNorm(2), nn.ReLU())
+        self.plain = nn.Sequential(P4MConv2d(2, 2, 3, lifting=True), P4MBatchNorm(2), nn.ReLU())
         self.levels = nn.Sequential(
             Lift(3, method="cascade", sampling="pyramid"),
-            ScaleP4MConv2d(2, 2, (2, 3, 3)),
+            P4MConv2d(2, 2, (2, 3, 3)),
             P4MBatchNorm(2),
             nn.ReLU(),
-            P4MConv2d(2, 2, 3, padding=1),
-            ScaleP4MConv2d(2, 3, (2, 3, 3), lifting=False),
+            P4MConv2d(2, 2, 3),
+            P4MConv2d(2, 3, (2, 3, 3), lifting=False),
         )
         self.head = nn.Sequential(P4MPool(), GlobalPool(), ScalePool())
 
@@ -330,7 +338,7 @@ class TestTorch:
         x, weight = torch.rand(1, 8, 9, 9), torch.rand(2, 1, 8, 3, 3, requires_grad=True)
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
-            return transform_field(p4_conv(x, weight, group="p4m"), "p4m", 5)
+            return transform_field(p4_conv(x, weight, group="p4m"), 5, group="p4m")
 
         out, expected = torch.compile(run, fullgraph=True)(x, weight), run(x, weight)
         assert_close(out, expected)
@@ -376,7 +384,7 @@ class TestTorch:
 
 def test_plain_filters_that_are_symmetric_already_give_equal_elements():
     """A filter that every symmetry leaves alone makes the elements of a field equal: an ordinary convolution's."""
-    layer, plain = P4MConv2d(2, 3, 3, lifting=True), ScaleConv2d(2, 3, (1, 3, 3), padding=0)
+    layer, plain = P4MConv2d(2, 3, 3, lifting=True), ScaleConv2d(2, 3, 3)
     with torch.no_grad():
         layer.weight.copy_(sum((transform_image(layer.weight, g) for g in range(8)), torch.zeros(())))
         plain.load_state_dict(layer.state_dict())

@@ -25,7 +25,7 @@ from scalespaces.functional._grid import (
     sample_lattice,
     take,
 )
-from scalespaces.functional._lift import METHODS, apply_lift, lift, plan_lift
+from scalespaces.functional._lift import METHODS, LiftPlan, apply_lift, plan_lift
 from scalespaces.functional._p4 import Group, matrices, order, products
 from scalespaces.functional._semigroup import Lifted, Semigroup, rounded
 from scalespaces.functional._space import ScaleSpace
@@ -227,7 +227,9 @@ class _SquareSymmetries(_OnGrid, Semigroup[tuple[int, Shift]]):
 
 
 class P4(_SquareSymmetries):
-    r"""Quarter turns with translations, :math:`L_{h,z}[f](x) = f(R_h x + z)`; fast layers are in :mod:`._p4`.
+    r"""Quarter turns with translations, :math:`L_{h,z}[f](x) = f(R_h x + z)`.
+
+    :class:`~scalespaces.nn.P4Conv2d` is its fast layer.
 
     Arguments as in :class:`Translations`. Exact for ``padding_mode="circular"``.
     """
@@ -269,8 +271,14 @@ class ScaleTranslations(_OnGrid, Semigroup[tuple[int, Shift]]):
         super().__init__(shape, 0, padding_mode)
         self.num_levels, self.base = check_integer("num_levels", num_levels, 1), check_integer("base", base, 2)
         self.zero_scale, self.method = check_zero_scale(zero_scale), check_choice("method", method, METHODS)
-        self._plan = plan_lift(num_levels, base, zero_scale, method=method, padding_mode=padding_mode)
+        self._plan = self._plan_of(num_levels)
         self._taps = [torch.as_tensor(stage.taps) for stage in self._plan.stages]
+
+    def _plan_of(self, num_levels: int) -> LiftPlan:
+        family = "discrete_gaussian"
+        return plan_lift(
+            num_levels, self.base, 0, self.zero_scale, "dense", self.method, family, self.padding_mode, 4.0
+        )
 
     def levels(self, f: Tensor) -> ScaleSpace:
         """The lift: evaluation at x = 0 of every element."""
@@ -288,7 +296,8 @@ class ScaleTranslations(_OnGrid, Semigroup[tuple[int, Shift]]):
             raise ValueError(f"on a circular grid {self.base}^{k} must divide the size, got {tuple(f.shape[2:])}")
         if k < self.num_levels:
             return self._thin(self.levels(f).levels[k], zoom, z)
-        space = lift(f, k + 1, self.base, self.zero_scale, method=self.method, padding_mode=self.padding_mode)
+        plan = self._plan_of(k + 1)
+        space = apply_lift(f, plan, [torch.as_tensor(stage.taps) for stage in plan.stages])
         return self._thin(space.levels[k], zoom, z)
 
     def total(self, f: Tensor, elements: Sequence[tuple[int, Shift]]) -> Tensor:
@@ -342,10 +351,10 @@ class LiftedScaleTranslations(Lifted[tuple[int, Shift]]):
         super().__init__(semigroup, itertools.product(range(self.kernel_size[0]), itertools.product(*taps)))
         self.scalings = semigroup
 
-    def correlate(self, psi: Tensor, f: Tensor, elements: Sequence[tuple[int, Shift]] | None = None) -> Tensor:
+    def correlate(self, f: Tensor, psi: Tensor, elements: Sequence[tuple[int, Shift]] | None = None) -> Tensor:
         """The fast path, where all elements are asked for."""
         if elements is not None:
-            return super().correlate(psi, f, elements)
+            return super().correlate(f, psi, elements)
         here = self.scalings
         space = ScaleSpace.unstack(f.unflatten(2, (here.num_levels, *here.shape)), here.base)
         weight = psi.unflatten(2, self.kernel_size)

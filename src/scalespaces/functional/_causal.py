@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional._grid import correlate, full_precision
+from scalespaces.functional._grid import at_least, constant, correlate, full_precision
 from scalespaces.functional._space import ScaleSpace
 from scalespaces.functional._window import Window
 from scalespaces.theory import blur_variance, causal_kernel
@@ -20,6 +21,7 @@ def causal_lift(
     signal: Tensor,
     num_levels: int = 4,
     base: float = 2.0,
+    *,
     zero_scale: float = 0.25,
     stages: int = 4,
     sampling: str = "pyramid",
@@ -52,13 +54,14 @@ def causal_lift(
           level 1: (1, 3, 20), step 2
           level 2: (1, 3, 10), step 4
     """
-    taps = torch.as_tensor(causal_taps(base, zero_scale, stages))
-    return apply_causal_lift(signal, taps, num_levels, base, sampling, padding_mode)
+    (taps,) = causal_taps(base, zero_scale, stages)
+    return apply_causal_lift(signal, taps, num_levels, base, zero_scale, stages, sampling, padding_mode)
 
 
-def causal_taps(base: float, zero_scale: float, stages: int) -> NDArray:
+@constant
+def causal_taps(base: float, zero_scale: float, stages: int) -> tuple[Tensor]:
     """The blur of one step, in float64; its last tap meets the present."""
-    return causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()
+    return (torch.as_tensor(causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()),)
 
 
 def apply_causal_lift(
@@ -66,6 +69,8 @@ def apply_causal_lift(
     taps: Tensor,
     num_levels: int,
     base: float,
+    zero_scale: float,
+    stages: int,
     sampling: str,
     padding_mode: PaddingMode,
 ) -> ScaleSpace:
@@ -77,23 +82,22 @@ def apply_causal_lift(
     check_causal_padding(padding_mode)
     c, channels = int(check_causal_base(base)), signal.shape[1]
     window = Window.of(taps.shape, 1 if dense else c, "same", (1,), causal=True)
-    levels = [signal]
+    levels, real = [signal], torch.promote_types(signal.dtype, torch.float32)  # half precision is for storage
     with full_precision(signal):
-        weight = taps.to(signal).expand(channels, 1, -1)
+        weight = at_least(taps, signal.to(real), causal_taps, base, zero_scale, stages).expand(channels, 1, -1)
         for k in range(check_integer("num_levels", num_levels, 1) - 1):
             apart = c**k if dense else 1
-            level, view = window.lead(levels[-1], apart, padding_mode)
-            levels.append(
-                correlate(
-                    level,
-                    weight,
-                    spacing=apart,
-                    stride=view.stride,
-                    padding=view.padding,
-                    dilation=view.dilation,
-                    groups=channels,
-                )
+            level, view = window.lead(levels[-1].to(real), apart, padding_mode)
+            out = correlate(
+                level,
+                weight,
+                spacing=apart,
+                stride=view.stride,
+                padding=view.padding,
+                dilation=view.dilation,
+                groups=channels,
             )
+            levels.append(out.to(signal.dtype))
     steps = tuple(1.0 if dense else float(c**k) for k in range(num_levels))
     return ScaleSpace(tuple(levels), float(c), steps, causal=True)
 
@@ -102,6 +106,7 @@ def causal_downscale(
     signal: Tensor,
     n: int = 1,
     base: float = 2.0,
+    *,
     zero_scale: float = 0.25,
     stages: int = 4,
     padding_mode: PaddingMode = "zeros",
@@ -115,4 +120,5 @@ def causal_downscale(
         torch.Size([1, 3, 17])
     """
     n = check_integer("n", n, 0)
-    return causal_lift(signal, n + 1, base, zero_scale, stages, "pyramid", padding_mode).levels[n]
+    settings: Any = {"zero_scale": zero_scale, "stages": stages, "padding_mode": padding_mode}
+    return causal_lift(signal, n + 1, base, **settings).levels[n]

@@ -55,8 +55,8 @@ def scale_conv(
 
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4)
-        >>> scale_conv(x, torch.rand(8, 3, 2, 3, 3), scale_padding="valid").stack().shape
-        torch.Size([1, 8, 3, 32, 32])
+        >>> scale_conv(x, torch.rand(8, 3, 2, 3, 3), scale_padding="valid").shapes
+        ((1, 8, 32, 32), (1, 8, 16, 16), (1, 8, 8, 8))
     """
     check_grid(x)
     dims = x.dims or max(x.ndim - 2, 0)

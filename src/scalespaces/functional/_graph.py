@@ -197,29 +197,29 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
     return _nodes_last(x, f)
 
 
-def graph_lift(f: Tensor, graph: Graph, num_levels: int = 4, tau: float = 1.0) -> Tensor:
+def graph_lift(f: Tensor, num_levels: int = 4, tau: float = 1.0, *, graph: Graph) -> Tensor:
     r"""Lift a signal on the nodes: level :math:`k` is :math:`e^{-k \tau L} f`.
 
-    Each level is the one before it, diffused, so the levels of ``heat(f, graph, tau)`` are those of ``f`` from the
+    Each level is the one before it, diffused for the time ``tau``, so the levels of level 1 are those of ``f`` from the
     second on: bit for bit on a CPU, to rounding on devices that add up in no fixed order.
 
     Args:
         f: ``(B, C, N)``.
-        graph: where the nodes lie.
         num_levels: S.
         tau: time from one level to the next, in units of one over the weights of the graph; on a mesh, of area.
+        graph: where the nodes lie.
 
     Returns:
         ``(B, C, S, N)``.
 
     Example:
         >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> graph_lift(torch.rand(2, 3, 3), graph, num_levels=4).shape
+        >>> graph_lift(torch.rand(2, 3, 3), num_levels=4, graph=graph).shape
         torch.Size([2, 3, 4, 3])
     """
     check_integer("num_levels", num_levels, 1)
-    if f.ndim != 3:
-        raise ValueError(f"expected a signal (B, C, N), got shape {tuple(f.shape)}")
+    _check(f, 3, "a signal (B, C, N)")
+    _check_graph(graph)
     levels = [f]
     for _ in range(num_levels - 1):
         levels.append(heat(levels[-1], graph, tau))
@@ -227,7 +227,7 @@ def graph_lift(f: Tensor, graph: Graph, num_levels: int = 4, tau: float = 1.0) -
 
 
 def graph_conv(
-    x: Tensor, weight: Tensor, graph: Graph, bias: Tensor | None = None, scale_padding: str = "zeros"
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, graph: Graph, scale_padding: str = "zeros"
 ) -> Tensor:
     r"""Correlate over levels and neighbors.
 
@@ -240,16 +240,17 @@ def graph_conv(
     Args:
         x: ``(B, C_in, S, N)``.
         weight: ``(C_out, C_in, k, 2)``.
-        graph: where the nodes lie.
         bias: ``(C_out,)``.
+        graph: where the nodes lie.
         scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``, as in :func:`scalespaces.functional.scale_conv`.
 
     Example:
         >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> graph_conv(torch.rand(2, 3, 4, 3), torch.rand(8, 3, 2, 2), graph, scale_padding="valid").shape
+        >>> graph_conv(torch.rand(2, 3, 4, 3), torch.rand(8, 3, 2, 2), graph=graph, scale_padding="valid").shape
         torch.Size([2, 8, 3, 3])
     """
-    _check_levels(x)
+    _check(x, 4, "levels (B, C, S, N)")
+    _check_graph(graph)
     if weight.ndim != 4 or weight.shape[3] != 2 or weight.shape[1] != x.shape[1]:
         raise ValueError(
             f"{x.shape[1]} channels need a weight (C_out, {x.shape[1]}, k, 2), got shape {tuple(weight.shape)}"
@@ -264,21 +265,21 @@ def graph_conv(
     return F.conv2d(both, torch.cat([weight[..., :1], weight[..., 1:]], 1), bias)
 
 
-def graph_pool(x: Tensor, graph: Graph | None = None, mode: str = "mean", over: str = "both") -> Tensor:
+def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, over: str = "both") -> Tensor:
     """Reduce over levels, nodes or both.
 
     Args:
         x: ``(B, C, S, N)``.
+        mode: ``"mean"`` or ``"max"``.
         graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves those (not
             with the symmetric normalization).
-        mode: ``"mean"`` or ``"max"``.
         over: ``"both"`` leaves ``(B, C)``, ``"levels"`` ``(B, C, N)``, ``"nodes"`` ``(B, C, S)``.
 
     Example:
         >>> graph_pool(torch.rand(2, 3, 4, 5), over="nodes").shape
         torch.Size([2, 3, 4])
     """
-    _check_levels(x)
+    _check(x, 4, "levels (B, C, S, N)")
     check_choice("mode", mode, POOL_MODES)
     check_choice("over", over, POOL_AXES)
     if mode == "max":
@@ -289,6 +290,7 @@ def graph_pool(x: Tensor, graph: Graph | None = None, mode: str = "mean", over: 
         return x
     if graph is None:
         return x.mean(-1)
+    _check_graph(graph)
     share = (graph.mass / graph.mass.sum()).to(x.dtype)
     return (x * share).sum(-1)
 
@@ -336,10 +338,17 @@ def _nodes_last(x: Tensor, f: Tensor) -> Tensor:
     return x.t().reshape(f.shape).to(f.dtype)
 
 
-def _check_levels(x: Tensor) -> None:
-    if x.ndim != 4:
-        raise ValueError(
-            f"expected levels (B, C, S, N), got shape {tuple(x.shape)}; lift signals with graph_lift first"
+def _check(x: Any, ndim: int, what: str) -> None:
+    if not isinstance(x, Tensor) or x.ndim != ndim:
+        came = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"expected {what}, got {came}" + ("; lift signals with graph_lift first" if ndim == 4 else ""))
+
+
+def _check_graph(graph: Any) -> None:
+    if not isinstance(graph, Graph):
+        raise TypeError(
+            f"graph is a Graph, got {type(graph).__name__}; build one by Graph.from_edges, Graph.from_mesh or "
+            "Graph.from_laplacian"
         )
 
 

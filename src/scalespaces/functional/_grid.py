@@ -5,12 +5,12 @@ Everything here works on one tensor; what belongs to levels is in :mod:`._resamp
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,28 @@ from scalespaces.theory._checks import PaddingMode
 
 Corners = tuple[tuple[Tensor, Tensor], ...]
 
+_NUMPYS, _INTEGERS = (np.integer, np.ndarray), (int, torch.SymInt)  # as tuples: torch.compile knows no unions of these
+
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def constant(function: Callable) -> Callable:
     """A function of plain numbers whose result torch.compile takes as it is, instead of tracing NumPy.
 
-    This is ``torch.compiler.assume_constant_result`` without its price: that imports the compiler.
+    This is ``torch.compiler.assume_constant_result`` without its price: that imports the compiler. Tensors among the
+    results, alone or in a tuple, are marked as ``mark_static`` does, or else their sizes could become symbols.
     """
-    vars(function)["_dynamo_marked_constant"] = True
-    return function
+
+    @functools.wraps(function)
+    def made(*arguments: Any) -> Any:
+        result = function(*arguments)
+        for part in result if isinstance(result, tuple) else (result,):
+            if isinstance(part, Tensor):
+                vars(part)["_dynamo_static_indices"] = set(range(part.ndim))
+        return result
+
+    vars(made)["_dynamo_marked_constant"] = True
+    return made
 
 
 def as_integer(value: Any) -> int | None:
@@ -60,10 +72,18 @@ def count(n: int, ratio: float) -> int:
     return (n - 1) * inverse + 1 if inverse else floor((n - 1) / ratio) + 1
 
 
-def per_axis(value: int | Sequence[int], dims: int, name: str) -> tuple[int, ...]:
+def as_plain(value: Any) -> Any:
+    """NumPy's integers as Python's, also inside a sequence; anything else stays, so that sizes can be symbolic."""
+    if isinstance(value, _NUMPYS):
+        value = value.tolist()
+    return tuple(map(as_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def per_axis(value: Any, dims: int, name: str) -> tuple[int, ...]:
     """One integer per spatial axis."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * dims
-    if len(values) != dims or not all(isinstance(v, int) for v in values):
+    plain = as_plain(value)
+    values = plain if isinstance(plain, tuple) else (plain,) * dims
+    if len(values) != dims or not all(isinstance(v, _INTEGERS) for v in values):
         raise ValueError(f"{name} is an integer or one for each of {dims} axes, got {value}")
     return values
 
@@ -104,16 +124,25 @@ def sent(make: Callable[..., tuple], arguments: tuple, like: Tensor) -> tuple:
     return _sent(make, arguments, like.device, like.dtype)
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _sent(make: Callable[..., tuple], arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
     with torch.inference_mode(False):
         tensor, *others = make(*arguments)
         return tensor.to(device, dtype), *others
 
 
+def at_least(taps: Tensor, like: Tensor, make: Callable[..., tuple], *arguments: Any) -> Tensor:
+    """Taps in the precision of a tensor: made anew where a module keeps them in a lower one."""
+    if taps.dtype.itemsize < like.dtype.itemsize and not taps.is_meta:
+        return sent(make, arguments, like)[0]
+    return taps.to(like)
+
+
 def is_channels_last(x: Tensor) -> bool:
-    """Whether an image stores its channels next to each other, and not its columns."""
-    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    """Whether an image stores its channels next to each other, and not its columns; torch.vmap does not tell."""
+    if x.ndim != 4 or (not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()):
+        return False
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
 def is_transformed() -> bool:
@@ -270,7 +299,7 @@ def correlate(
         tuple(d * y - before for y in range(n))
         for n, d, (before, _) in zip(weight.shape[2:], dilation, padding, strict=True)
     )
-    matrix = tuple(map(tuple, spacing.tolist())) if isinstance(spacing, np.ndarray) else spacing
+    matrix = tuple(map(tuple, spacing.tolist())) if isinstance(spacing, np.ndarray) else _static(spacing)
     share, low, box = sent(_shares, (offsets, matrix), weight)
     spread = weight.flatten(2) @ share
     spread = spread.reshape(*weight.shape[:2], *box)
@@ -285,13 +314,22 @@ def correlate(
     return conv(pad(x, amounts, padding_mode), spread, bias, stride, 0, 1, groups)
 
 
+def _static(value: float) -> float:
+    """A number that torch.compile with ``dynamic=True`` must not make a symbol of."""
+    if not torch.compiler.is_compiling():
+        return value
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # at hand while compiling, slow to import before
+
+    return guard_scalar(value)
+
+
 @constant
 def _shares(offsets: tuple, matrix: tuple | float) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
     share, low, box = _share_out(offsets, matrix)
     return torch.as_tensor(share), low, box
 
 
-@lru_cache(maxsize=256)  # of arrays: a tensor made while torch exports would be a fake one
+@functools.lru_cache(maxsize=256)  # of arrays: a tensor made while torch exports would be a fake one
 def _share_out(offsets: tuple, matrix: tuple | float) -> tuple[NDArray, tuple[int, ...], tuple[int, ...]]:
     """How each tap at ``matrix @ offset`` is shared out among the samples of the smallest box around all of them."""
     taps = np.stack(np.meshgrid(*offsets, indexing="ij"), -1).reshape(-1, len(offsets))

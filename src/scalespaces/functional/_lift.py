@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalespaces.functional._banded import Band, block_rows, multiply, toeplitz_band
-from scalespaces.functional._grid import as_integer, constant, correlate, count, floor, full_precision, sample, sent
+from scalespaces.functional._grid import (
+    as_integer,
+    at_least,
+    constant,
+    correlate,
+    count,
+    floor,
+    full_precision,
+    sample,
+    sent,
+)
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._space import ScaleSpace
 from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance, expansion
@@ -205,7 +215,8 @@ def lift(
         truncation,
     )
     taps = [None if s.taps is None else torch.as_tensor(s.taps) for s in plan.stages]
-    return apply_lift(check_images(image, dims), plan, taps)
+    warn_of_single_samples(check_images(image, dims), plan)
+    return apply_lift(image, plan, taps)
 
 
 _SHAPES = {1: "signals (B, C, time)", 2: "images (B, C, H, W)", 3: "volumes (B, C, D, H, W)"}
@@ -249,8 +260,9 @@ def most_levels(size: tuple[int, ...], base: Base, first_level: int = 0) -> int:
     return levels
 
 
-def _warn_of_single_samples(size: tuple[int, ...], plan: LiftPlan) -> None:
-    """Say it when coarse levels have a single sample left: symbolic sizes (torch.export) have no number."""
+def warn_of_single_samples(image: Tensor, plan: LiftPlan) -> None:
+    """Say it when coarse levels have a single sample left; symbolic sizes (torch.export) have no number."""
+    size = tuple(image.shape[2:])
     if torch.compiler.is_compiling() or not all(map(_is_static, size)):
         return
     most = most_levels(size, plan.base, plan.first_level)
@@ -258,15 +270,13 @@ def _warn_of_single_samples(size: tuple[int, ...], plan: LiftPlan) -> None:
         warnings.warn(
             f"{len(plan.steps)} levels of base {plan.base} are too many for an image of {' x '.join(map(str, size))}: "
             f"the last ones have a single sample left; use num_levels={most} at most, or larger images",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
 def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> ScaleSpace:
     """Lift by a plan, with its kernels as tensors."""
-    levels = _levels(image, plan, taps)
-    _warn_of_single_samples(tuple(image.shape[2:]), plan)
-    return ScaleSpace(levels, plan.base, plan.steps, first_level=plan.first_level)
+    return ScaleSpace(_levels(image, plan, taps), plan.base, plan.steps, first_level=plan.first_level)
 
 
 def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -302,7 +312,7 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
     """Blur and resample."""
     if taps is None:
         return multiply(x, [_fractional_band(x, n, plan, stage) for n in x.shape[2:]], plan.padding_mode)
-    taps = _at_least(taps, x, stage)
+    taps = at_least(taps, x, _exact_taps, stage)
     if taps.ndim > 1:
         return blur_by_convolution(x, taps, stage, plan.padding_mode, range(2, x.ndim))
     # On the meta device operations are merely counted: the taps, then, and not the zeros that make them a matrix.
@@ -312,13 +322,6 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
     for axis in range(2, x.ndim):
         x = blur_by_convolution(x, taps, stage, plan.padding_mode, [axis])
     return x
-
-
-def _at_least(taps: Tensor, x: Tensor, stage: Stage) -> Tensor:
-    """The taps in the precision of the image, also where a module keeps them in a lower one."""
-    if taps.dtype.itemsize < x.dtype.itemsize and not taps.is_meta:
-        return sent(_exact_taps, (stage,), x)[0]
-    return taps.to(x)
 
 
 @constant

@@ -59,7 +59,8 @@ def scale_batch_norm(
     """Batch normalization with one set of statistics per channel for all levels; arguments as ``F.batch_norm``.
 
     With running statistics (in evaluation) it acts pointwise, so it commutes with scale. Every ``elements``
-    consecutive channels, a field, share their statistics, weight and bias.
+    consecutive channels, a field, share their statistics, weight and bias. An empty batch leaves the running statistics
+    as they are.
     """
     check_space(x)
     channels = x.levels[0].shape[1]
@@ -70,14 +71,15 @@ def scale_batch_norm(
             raise ValueError(f"{name} is for {len(vector) * elements} channels, got levels of {channels}")
 
     if not training and running_mean is not None and running_var is not None:
-        m, v, w, b = (
-            None if vector is None else _repeat(vector, elements)
-            for vector in (running_mean, running_var, weight, bias)
-        )
-        return x.map(lambda level: F.batch_norm(level, m, v, w, b, eps=eps))
+        return _evaluate(x, running_mean, running_var, weight, bias, eps, elements)
     sync = sync and distributed.is_available() and distributed.is_initialized()
-    if training and not sync and sum(level.numel() // channels for level in x.levels) * elements <= 1:
-        raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
+    if not sync:
+        values = sum(level.numel() // channels for level in x.levels) * elements
+        if values == 0:  # there is nothing to normalize, but there are gradients: zeros
+            ones = _wide(x.levels[0].new_ones(channels // elements))
+            return _evaluate(x, ones - 1, ones, weight, bias, eps, elements)
+        if training and values == 1:
+            raise ValueError(f"statistics need more than one value per channel, got levels of shapes {x.shapes}")
     if x.num_levels == elements == 1 and training and not sync:
         return x.replace((F.batch_norm(x.levels[0], running_mean, running_var, weight, bias, True, momentum, eps),))
     native = x.device.type in ("cpu", "cuda", "meta") and len({level.dtype for level in x.levels}) == 1
@@ -89,9 +91,19 @@ def scale_batch_norm(
         out = x.replace(_normalize(x.levels, mean, var, weight, bias, eps, elements))
     if training and running_mean is not None and running_var is not None:
         with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)
+            share: Any = momentum
+            if isinstance(count, Tensor):  # of all processes; their batches may all be empty
+                share = momentum * (count > 0).to(running_mean.dtype)
+            running_mean.lerp_(mean.to(running_mean.dtype), share)
+            running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), share)
     return out
+
+
+def _evaluate(
+    x: ScaleSpace, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, elements: int
+) -> ScaleSpace:
+    m, v, w, b = (None if vector is None else _repeat(vector, elements) for vector in (mean, var, weight, bias))
+    return x.map(lambda level: F.batch_norm(level, m, v, w, b, eps=eps))
 
 
 def _normalize(
@@ -156,14 +168,8 @@ class _BatchNorm(torch.autograd.Function):
         if torch.is_grad_enabled():
             return _differentiable_gradients(ctx, weight, bias, levels, gradients)
         m, v = _repeat(mean, ctx.elements), _repeat(var, ctx.elements)
-        # Evaluation's gradients of weight and bias are the sums.
-        sums = [
-            torch.ops.aten.native_batch_norm_backward(
-                g, level, torch.ones_like(m), m, v, None, None, False, ctx.eps, [False, True, True]
-            )[1:]
-            for g, level in zip(gradients, levels, strict=True)
-        ]
-        joint = torch.stack([torch.stack(pair) for pair in sums]).sum(0)
+        sums = [_sums(g, level, m, v, ctx.eps) for g, level in zip(gradients, levels, strict=True)]
+        joint = torch.stack(sums).sum(0)
         if ctx.elements > 1:
             joint = joint.reshape(2, -1, ctx.elements).sum(2)
         found: list[Any] = [
@@ -183,7 +189,7 @@ class _BatchNorm(torch.autograd.Function):
         if ctx.elements > 1:
             scale, joint = _repeat(scale, ctx.elements), joint.repeat_interleave(ctx.elements, 1)
         for g, level in zip(gradients, levels, strict=True):
-            part = len(levels) * ctx.elements * (level.numel() // level.shape[1])
+            part = len(levels) * ctx.elements * max(level.numel() // level.shape[1], 1)
             dots, plain = (joint / -part).unbind()
             out = F.batch_norm(level, m, v, dots, plain, eps=ctx.eps)
             found.append(out.addcmul_(g, _along(scale, level)))
@@ -191,7 +197,10 @@ class _BatchNorm(torch.autograd.Function):
 
 
 def _moments(level: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel, by the kernel of PyTorch's batch normalization."""
+    """Mean and variance of each channel, by the kernel of PyTorch's batch normalization; zeros of an empty batch."""
+    if level.numel() == 0:
+        mean, var = _wide(level.new_zeros(2, level.shape[1])).unbind()
+        return mean, var
     if level.is_meta or type(level) not in (Tensor, Parameter):  # where there are no numbers, there is no such kernel
         var, mean = torch.var_mean(_wide(level), [0, *range(2, level.ndim)], correction=0)
         return mean, var
@@ -201,13 +210,23 @@ def _moments(level: Tensor) -> tuple[Tensor, Tensor]:
     return torch.ops.aten.batch_norm_update_stats(level, *unused, 0.0)
 
 
+def _sums(g: Tensor, level: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    r"""The sums of :math:`g \hat x` and of g: what weight and bias have as gradients in evaluation."""
+    if level.numel() == 0:  # which crashes PyTorch's kernel
+        return mean.new_zeros(2, len(mean))
+    kernel = torch.ops.aten.native_batch_norm_backward
+    return torch.stack(
+        kernel(g, level, torch.ones_like(mean), mean, var, None, None, False, eps, [False, True, True])[1:]
+    )
+
+
 def _gather(mean: Tensor, var: Tensor, batch: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The moments of all processes together, weighted by their batches, and the number of all values."""
     own = torch.cat([mean, var, mean.new_full((1,), batch), mean.new_full((1,), count)])
     parts = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
     distributed.all_gather(parts, own)
     means, variances, batches, counts = torch.stack(parts).split([len(mean), len(var), 1, 1], 1)
-    share = batches / batches.sum()
+    share = batches / batches.sum().clamp_min(1)
     mean = (share * means).sum(0)
     return mean, (share * (variances + (means - mean) ** 2)).sum(0), counts.sum()
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from scalespaces.functional._conv import scale_conv
 from scalespaces.functional._grid import constant, take
-from scalespaces.functional._space import ScaleSpace
+from scalespaces.functional._space import ScaleSpace, check_space
 from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
 
 Group = Literal["p4", "p4m"]
@@ -138,7 +138,7 @@ def p4_conv(
     scale_padding: str = "zeros",
     index: Tensor | None = None,
 ) -> Field:
-    r"""Correlation on the group: one plain convolution with the bank of :func:`expand_filters`.
+    r"""Correlation on the group: one plain convolution with the bank of ``expand_filters``.
 
     .. math:: [\psi \star f](h, z) = \sum_{g, y} \psi(g, y)\, f(hg, R_h y + z), \qquad
               [\psi \star f](h, z) = \sum_y \psi(y)\, f(R_h y + z) \text{ when lifting}
@@ -149,7 +149,7 @@ def p4_conv(
 
     Args:
         x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
-        weight: as in :func:`expand_filters`, ``F_in / groups`` input fields.
+        weight: as in ``expand_filters``, ``F_in / groups`` input fields.
         bias: ``(F_out,)``, one for all elements of a field.
         group: ``"p4"`` or ``"p4m"``.
         lifting: whether the input has plain channels instead of fields.
@@ -159,7 +159,7 @@ def p4_conv(
         groups: groups of fields.
         padding_mode: what lies outside the image.
         scale_padding: what lies past the last level.
-        index: as in :func:`expand_filters`.
+        index: as in ``expand_filters``.
 
     Example:
         >>> p4_conv(torch.rand(1, 3 * 4, 9, 9), torch.rand(2, 3, 4, 3, 3), group="p4").shape
@@ -167,7 +167,7 @@ def p4_conv(
     """
     n = order(group)
     bank = expand_filters(weight, group, lifting=lifting, index=index)
-    space = ScaleSpace((x,)) if isinstance(x, Tensor) else x
+    space = ScaleSpace((x,)) if isinstance(x, Tensor) else check_space(x)
     if space.dims != 2:
         raise ValueError(f"the symmetries of the square act on (B, C, height, width), got shapes {space.shapes}")
     if isinstance(x, Tensor) and bank.ndim == 5:
@@ -194,11 +194,11 @@ def p4_conv(
     return out
 
 
-def group_pool(x: Field, group: Group, mode: str = "max") -> Field:
+def group_pool(x: Field, mode: str = "max", *, group: Group) -> Field:
     """Maximum or mean over the elements of each field, of a tensor or of every level: plain channels again.
 
     Example:
-        >>> group_pool(torch.rand(1, 3 * 8, 9, 9), "p4m").shape
+        >>> group_pool(torch.rand(1, 3 * 8, 9, 9), group="p4m").shape
         torch.Size([1, 3, 9, 9])
     """
     n = order(group)
@@ -210,7 +210,7 @@ def group_pool(x: Field, group: Group, mode: str = "max") -> Field:
         last = level.ndim == 4 and level.stride(1) == 1  # torch's reductions forget that channels are
         return out.contiguous(memory_format=torch.channels_last) if last else out
 
-    return pool(x) if isinstance(x, Tensor) else x.map(pool)
+    return pool(x) if isinstance(x, Tensor) else check_space(x).map(pool)
 
 
 def check_fields(x: Tensor, elements: int) -> int:
@@ -233,7 +233,7 @@ def transform_image(image: Tensor, element: int) -> Tensor:
     return torch.rot90(image.flip(-1) if element >= 4 else image, element % 4, (-2, -1))
 
 
-def transform_field(x: Tensor, group: Group, element: int) -> Tensor:
+def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
     r"""The action on fields, :math:`L_g[f](h, z) = f(gh, R_g z)`: turn the grid and permute the elements.
 
     A network of fields is equivariant if it commutes with this (and with :func:`transform_image` before the first
@@ -243,7 +243,7 @@ def transform_field(x: Tensor, group: Group, element: int) -> Tensor:
         >>> image, weight = torch.rand(1, 3, 9, 9), torch.rand(2, 3, 3, 3)
         >>> turned = p4_conv(transform_image(image, 1), weight, group="p4", lifting=True)
         >>> field = p4_conv(image, weight, group="p4", lifting=True)
-        >>> torch.testing.assert_close(turned, transform_field(field, "p4", 1))
+        >>> torch.testing.assert_close(turned, transform_field(field, 1, group="p4"))
     """
     n = order(group)
     if check_integer("element", element, 0) >= n:

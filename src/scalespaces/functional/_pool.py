@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional._grid import as_integer, correlate, full_precision, is_transformed, pad, per_axis
+from scalespaces.functional._grid import (
+    as_integer,
+    constant,
+    correlate,
+    full_precision,
+    is_transformed,
+    pad,
+    per_axis,
+    sent,
+)
 from scalespaces.functional._resample import resample
 from scalespaces.functional._space import ScaleSpace, check_grid, check_space
 from scalespaces.functional._window import Window
@@ -20,7 +31,8 @@ _AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's
 GLOBAL_MODES = ("mean", "max")
-SCALE_MODES = {"mean": torch.mean, "max": torch.amax, "logsumexp": torch.logsumexp}
+SCALE_MODES = ("mean", "max", "logsumexp", "probabilities")
+"""How levels are combined: the one list for networks, recipes and commands."""
 
 
 def avg_pool(
@@ -46,7 +58,7 @@ def avg_pool(
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=2)
         >>> [tuple(level.shape[2:]) for level in avg_pool(x, 2).levels]
-        [(8, 8), (7, 7)]
+        [(8, 8), (4, 4)]
     """
     size = per_axis(kernel_size, check_grid(x).dims, "kernel_size")
     return _pool(x, size, stride, padding, window, _average)
@@ -63,14 +75,18 @@ def blur_pool(
     size = per_axis(kernel_size, check_grid(x).dims, "kernel_size")
     if not x.causal and not all(n % 2 for n in size):
         raise ValueError(f"a blur needs odd sizes, which leave samples where they are, got {size}")
-    taps = x.levels[0].new_ones(())
-    for n in size:
-        taps = taps.unsqueeze(-1) * taps.new_tensor([math.comb(n - 1, i) / 2 ** (n - 1) for i in range(n)])
+    taps = sent(_binomial, size, x.levels[0])[0]
 
     def blur(f: Tensor, view: Window, apart: Any) -> Tensor:
         return _weigh(f, taps, view, apart, "replicate")
 
     return _pool(x, size, stride, "same", window, blur, "replicate")
+
+
+@constant
+def _binomial(*size: int) -> tuple[Tensor]:
+    lines = [np.array([math.comb(n - 1, i) / 2 ** (n - 1) for i in range(n)]) for n in size]
+    return (torch.as_tensor(functools.reduce(np.multiply.outer, lines)),)
 
 
 def max_pool(
@@ -178,18 +194,24 @@ def global_pool(x: ScaleSpace, mode: str = "mean") -> ScaleSpace:
 
 
 def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-    """Reduce over levels, on the grid of level 0.
+    r"""Combine the levels :math:`f_k`, on the grid of level 0.
 
     Args:
         x: levels on grids; they are brought to one grid by their steps and origins first.
-        mode: ``"mean"``, ``"max"`` or ``"logsumexp"``.
-        return_scale: also return the number of the level with the largest value, per channel and pixel: a scale map.
+        mode: ``"mean"``, ``"max"``, ``"logsumexp"``, :math:`\log \frac1S \sum_k e^{f_k}`, which lies between mean and
+            maximum whatever the number of levels S, or ``"probabilities"``, the mean of what the levels' scores say:
+            :math:`\log \frac1S \sum_k \mathrm{softmax}(f_k)`, over the channels (axis 1).
+        return_scale: also return the number of the level with the largest value (with ``"probabilities"``, the largest
+            probability), per channel and pixel: a scale map.
 
     Example:
-        >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=3, sampling="pyramid")
+        >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=3)
         >>> scale_pool(x, "max").shape
         torch.Size([1, 3, 16, 16])
+        >>> scale_pool(x, "probabilities").exp().sum(1).allclose(torch.ones(1))
+        True
     """
+    check_space(x)
     check_choice("mode", mode, SCALE_MODES)
     if mode == "mean" and not return_scale and x.dtype in (torch.float32, torch.float64):
         first, *others = resample(x).levels
@@ -197,5 +219,19 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
             first = first + level
         return first / x.num_levels
     levels = torch.stack(resample(x).levels)
-    out = SCALE_MODES[mode](levels, 0)
+    if mode == "probabilities":
+        levels = _log_probabilities(levels, x)
+    if mode in ("mean", "max"):
+        out = levels.mean(0) if mode == "mean" else levels.amax(0)
+    else:
+        out = levels.logsumexp(0) - math.log(x.num_levels)
     return (out, levels.argmax(0) + x.first_level) if return_scale else out
+
+
+def _log_probabilities(levels: Tensor, x: ScaleSpace) -> Tensor:
+    if x.ndim < 2 or 1 in x.axes:
+        raise ValueError(
+            f"probabilities are those of the channels, axis 1, got shapes {x.shapes} with space at {x.axes}; permute "
+            "the channels there first"
+        )
+    return levels.log_softmax(2)

@@ -63,7 +63,7 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
             from the newest). Left out, the grid of level 0.
 
     Example:
-        >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4, sampling="pyramid")
+        >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4)
         >>> resample(x).stack().shape
         torch.Size([1, 3, 4, 32, 32])
     """
@@ -74,7 +74,7 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
         size, unit, origin = [x.level(0).shape[a] for a in x.axes], x.unit, x.origins[-x.first_level]
     else:
         size, unit, origin = per_axis(size, x.dims, "size"), (1.0,) * x.dims, (0.0,) * x.dims
-        if min(size) < 1:
+        if any(n < 1 for n in size):
             raise ValueError(f"size is one positive number for each of {x.dims} axes, got {size}")
     steps = [to / now for to, now in zip(unit, x.unit, strict=True)]
     levels = tuple(read_level(x, k, steps, origin, size) for k in range(x.num_levels))
@@ -106,7 +106,7 @@ def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 1, 16, 16), num_levels=3)
         >>> [tuple(level.shape[2:]) for level in scale_shift(x, 1).levels]
-        [(8, 8), (8, 8)]
+        [(8, 8), (4, 4)]
     """
     check_space(x)
     if not 0 <= n < x.num_levels:

@@ -26,7 +26,7 @@ class Semigroup(ABC, Generic[Element]):
         ...     def compose(self, s, t): return min(s, t)
         ...     def act(self, s, f): return f.clamp(max=s)
         ...     def elements(self): return [1.0, 0.5, 0.25]
-        >>> semigroup_correlation(torch.rand(8, 3, 5), torch.rand(2, 3, 5), Saturations()).shape
+        >>> semigroup_correlation(torch.rand(2, 3, 5), torch.rand(8, 3, 5), Saturations()).shape
         torch.Size([2, 8, 3])
     """
 
@@ -66,7 +66,7 @@ class Semigroup(ABC, Generic[Element]):
         r"""The sums :math:`\sum_x L_s[f](x)`, ``(B, C, number of elements)``."""
         return torch.stack([self.act(s, f).flatten(2).sum(2) for s in elements], 2)
 
-    def correlate(self, psi: Tensor, f: Tensor, elements: Sequence[Element] | None = None) -> Tensor:
+    def correlate(self, f: Tensor, psi: Tensor, elements: Sequence[Element] | None = None) -> Tensor:
         """The inner products of the filters with the orbit; for callers, :func:`semigroup_correlation`."""
         orbit = self.orbit(f, psi.shape[2:], elements).flatten(3)  # B C S X
         return torch.einsum("bcsx,ocx->bos", orbit, psi.flatten(2))
@@ -88,7 +88,7 @@ def _check(f: Any, elements: Sequence[Any] | None) -> None:
 
 
 def semigroup_correlation(
-    psi: Tensor, f: Tensor, semigroup: Semigroup[Element], *, elements: Sequence[Element] | None = None
+    f: Tensor, psi: Tensor, semigroup: Semigroup[Element], *, elements: Sequence[Element] | None = None
 ) -> Tensor:
     r"""The paper's semigroup correlation, with channels.
 
@@ -98,8 +98,8 @@ def semigroup_correlation(
     :math:`L_s L_t = L_{st}`. The signal is transformed, not the filter: without inverses that is not the same.
 
     Args:
-        psi: filters ``(C_out, C_in, *window)``; the window lies where :meth:`Semigroup.window` puts it.
         f: signals ``(B, C_in, *X)``. For functions on the semigroup itself pass :class:`Lifted`.
+        psi: filters ``(C_out, C_in, *window)``; the window lies where :meth:`Semigroup.window` puts it.
         semigroup: how elements compose and act.
         elements: where to evaluate; the semigroup's finite truncation when left out.
 
@@ -108,7 +108,7 @@ def semigroup_correlation(
 
     Example:
         >>> f, psi = torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)
-        >>> out = semigroup_correlation(psi, f, scalespaces.functional.Translations((6, 6)))
+        >>> out = semigroup_correlation(f, psi, scalespaces.functional.Translations((6, 6)))
         >>> torch.allclose(out.unflatten(2, (6, 6)), torch.nn.functional.conv2d(f, psi), atol=1e-5)
         True
     """
@@ -122,7 +122,7 @@ def semigroup_correlation(
         raise ValueError(f"the filters take {psi.shape[1]} channels, got signals of {f.shape[1]}")
     if psi.dtype != f.dtype and not torch.is_autocast_enabled(f.device.type):
         raise ValueError(f"filters and signals are of one type, got {psi.dtype} and {f.dtype}; convert one of them")
-    return semigroup.correlate(psi, f, elements)
+    return semigroup.correlate(f, psi, elements)
 
 
 def semigroup_lift(
@@ -171,7 +171,7 @@ class Lifted(Semigroup[Element]):
     Example:
         >>> shifts = scalespaces.functional.Translations((8,))
         >>> f = semigroup_lift(torch.rand(1, 3, 8), shifts)
-        >>> semigroup_correlation(torch.rand(4, 3, 3), f, Lifted(shifts, [(-1,), (0,), (1,)])).shape
+        >>> semigroup_correlation(f, torch.rand(4, 3, 3), Lifted(shifts, [(-1,), (0,), (1,)])).shape
         torch.Size([1, 4, 8])
     """
 

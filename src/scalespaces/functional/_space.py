@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from scalespaces.functional._axes import REDUCTIONS, RULES, Places, is_mergeable
 from scalespaces.functional._perlevel import PerLevel, collapse, per_level_shape
@@ -33,13 +35,16 @@ class ScaleSpace:
 
     Whatever acts pointwise (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level
     by level. So do torch's own convolutions, poolings, normalizations and interpolations, whose taps are spread as
-    those of :func:`~scalespaces.functional.scale_conv`: plain layers run on the container (:mod:`._torch_functions`).
-    Functions that look along an axis of space (``nn.GroupNorm``, ``x.cumsum(-1)``) see each level by itself.
+    those of :func:`~scalespaces.functional.scale_conv`: plain layers run on the container. Functions that look along
+    an axis of space (``nn.GroupNorm``, ``x.cumsum(-1)``) see each level by itself.
 
     Sizes are read as those of a tensor; where levels differ, ``x.shape[2]`` is a number of each level,
     :class:`~scalespaces.functional._perlevel.PerLevel`. The axes of space are followed when axes are permuted or
     reshaped (``axes`` says where they are), and grids may be lost: ``nn.AdaptiveAvgPool2d(7)`` leaves samples that
     belong to the image as a whole, and ``axes`` empty.
+
+    ``torch.utils.data.default_collate`` joins scale-spaces on the same grids along their batch axes, and ``torch.load``
+    reads them from files with ``weights_only=True``, too.
 
     Args:
         levels: tensors ``(B, C, *spatial_k)``, finest first.
@@ -72,7 +77,6 @@ class ScaleSpace:
 
     __array_ufunc__: ClassVar[None] = None  # NumPy scalars leave operators to us
     __hash__ = object.__hash__
-    __iter__ = None  # x.levels says what is iterated over
 
     def __post_init__(self) -> None:
         if isinstance(self.levels, Tensor):
@@ -191,6 +195,12 @@ class ScaleSpace:
     def spacing(self, index: int) -> Any:
         r"""Samples of ``levels[index]`` between the taps of a filter, :math:`c^k / step_k`."""
         return self.expansion(index) / self.steps[index]
+
+    def __len__(self) -> int:
+        raise TypeError(f"a ScaleSpace has no length; its levels are x.levels, and x.num_levels is {self.num_levels}")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise TypeError("a ScaleSpace is not iterated over; its levels are x.levels (and x.num_levels their number)")
 
     def __repr__(self) -> str:
         base = f"{self.base:g}" if isinstance(self.base, float) else str(self.base)
@@ -356,10 +366,10 @@ class ScaleSpace:
         return apply(torch.ge, (self, other), {})
 
     def __eq__(self, other: Any) -> Any:
-        return apply(torch.eq, (self, other), {})
+        return apply(torch.eq, (self, other), {}) if isinstance(other, _COMPARED) else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
-        return apply(torch.ne, (self, other), {})
+        return apply(torch.ne, (self, other), {}) if isinstance(other, _COMPARED) else NotImplemented
 
     def __and__(self, other: Any) -> Any:
         return apply(torch.bitwise_and, (self, other), {})
@@ -382,6 +392,7 @@ class ScaleSpace:
 
 
 _SPATIAL = {ndim: tuple(range(2, ndim)) for ndim in range(65)}
+_COMPARED = (ScaleSpace, PerLevel, Tensor, int, float, complex, np.number, np.bool_, torch.SymInt, torch.SymFloat)
 _GEOMETRY = ("base", "steps", "origins", "unit", "first_level", "causal", "axes")
 
 # Tensor attributes that would make no sense of several levels.
@@ -704,3 +715,20 @@ _pytree.register_pytree_node(
     from_dumpable_context=_tuples,
     flatten_with_keys_fn=_flatten_with_keys,
 )
+
+
+def _collate(samples: Sequence[ScaleSpace], *, collate_fn_map: Any = None) -> ScaleSpace:
+    """The samples of a DataLoader, joined along the batch axis; sizes that differ are not cropped here."""
+    first = samples[0]
+    for other in samples[1:]:
+        same = [shape[1:] for shape in other.shapes] == [shape[1:] for shape in first.shapes]
+        if not same or _flatten(other)[1] != _flatten(first)[1]:
+            raise ValueError(
+                f"samples are joined along their batch axis if all else is the same, got\n{first}\nand\n{other}\n"
+                "Lift images of one size, with one lift, or pass a collate_fn of your own to the DataLoader"
+            )
+    return first.replace(tuple(map(torch.cat, zip(*(sample.levels for sample in samples), strict=True))))
+
+
+default_collate_fn_map[ScaleSpace] = _collate
+torch.serialization.add_safe_globals([ScaleSpace])

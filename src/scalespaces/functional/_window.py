@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalespaces.functional._grid import floor, pad, per_axis, take
+from scalespaces.functional._grid import as_integer, floor, pad, per_axis, take
 from scalespaces.functional._space import ScaleSpace
 from scalespaces.theory._checks import PaddingMode
 
@@ -72,12 +72,15 @@ class Window:
         """Refuse a level too small to hold the window once."""
         if isinstance(spacing, np.ndarray) or self.keeps_size:
             return
+        whole = as_integer(spacing)
         for n, size, dilation, (before, after) in zip(
             level.shape[2:], self.size, self.dilation, self.padding, strict=True
         ):
             surplus = before + after - dilation * (size - 1)
             # A symbolic size (torch.export) is left to the convolution itself.
-            if surplus < 0 and isinstance(n, int) and floor(n - 1 + spacing * surplus) < 0:
+            if surplus >= 0 or not isinstance(n, int):
+                continue
+            if (n - 1 + surplus * whole if whole else floor(n - 1 + surplus * spacing)) < 0:
                 raise ValueError(
                     f"level {number} has {tuple(level.shape[2:])} samples, too few for a window of {self.size} taps "
                     f"{spacing:g} samples apart; use fewer levels, more padding, or a larger image"

@@ -7,16 +7,7 @@ from scalespaces.nn._conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
 from scalespaces.nn._graph import GraphConv, GraphLift, GraphPool
 from scalespaces.nn._lift import Lift
 from scalespaces.nn._norm import ScaleBatchNorm, ScaleDropout, synchronize
-from scalespaces.nn._p4 import (
-    P4BatchNorm,
-    P4Conv2d,
-    P4MBatchNorm,
-    P4MConv2d,
-    P4MPool,
-    P4Pool,
-    ScaleP4Conv2d,
-    ScaleP4MConv2d,
-)
+from scalespaces.nn._p4 import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, P4MPool, P4Pool
 from scalespaces.nn._pool import (
     FeaturePyramid,
     GlobalPool,
@@ -51,8 +42,6 @@ __all__ = [
     "ScaleConv3d",
     "ScaleDropout",
     "ScaleMaxPool",
-    "ScaleP4Conv2d",
-    "ScaleP4MConv2d",
     "ScalePool",
     "SemigroupConv",
     "checkpoint",

@@ -12,6 +12,7 @@ from scalespaces.functional import ScaleSpace
 from scalespaces.functional._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
 from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
+from scalespaces.theory._scale import check_zero_scale
 
 
 class CausalLift(nn.Module):
@@ -20,6 +21,10 @@ class CausalLift(nn.Module):
 
     The layers for signals then are causal as they are: :class:`ScaleConv1d`, the poolings, :class:`ScalePool`. Batch
     normalization is in evaluation. The kernel is a buffer: it follows ``.to()``, and stays out of checkpoints.
+
+    Args:
+        device: of the kernel.
+        dtype: of the kernel; signals in a higher precision are lifted in theirs.
 
     Shape:
         - Input: :math:`(B, C, T)`
@@ -40,23 +45,28 @@ class CausalLift(nn.Module):
         self,
         num_levels: int = 4,
         base: float = 2.0,
+        *,
         zero_scale: float = 0.25,
         stages: int = 4,
         sampling: str = "pyramid",
         padding_mode: PaddingMode = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.num_levels, self.base = check_integer("num_levels", num_levels, 1), check_causal_base(base)
-        self.zero_scale, self.stages = zero_scale, stages
+        self.zero_scale, self.stages = check_zero_scale(zero_scale), check_integer("stages", stages, 1)
         self.sampling = check_choice("sampling", sampling, CAUSAL_SAMPLINGS)
         self.padding_mode: PaddingMode = check_causal_padding(padding_mode)
-        self._exact = causal_taps(base, zero_scale, stages)
-        self.register_buffer("taps", torch.tensor(self._exact, dtype=torch.get_default_dtype()), persistent=False)
+        self.register_buffer("taps", self._taps(device, dtype or torch.get_default_dtype()), persistent=False)
+
+    def _taps(self, device: torch.device | str | None, dtype: torch.dtype) -> Tensor:
+        return causal_taps(self.base, self.zero_scale, self.stages)[0].to(device, dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         if not self.taps.is_meta:  # cast from float64, not from what the buffer was before
-            self.taps = torch.tensor(self._exact, dtype=self.taps.dtype, device=self.taps.device)
+            self.taps = self._taps(self.taps.device, self.taps.dtype)
         return self
 
     def forward(self, signal: Tensor) -> ScaleSpace:
@@ -68,7 +78,8 @@ class CausalLift(nn.Module):
         return self._lift(signal, check_integer("n", n, 0) + 1, "pyramid").levels[n]
 
     def _lift(self, signal: Tensor, num_levels: int, sampling: str) -> ScaleSpace:
-        return apply_causal_lift(signal, self.taps, num_levels, self.base, sampling, self.padding_mode)
+        kernel = (self.base, self.zero_scale, self.stages)
+        return apply_causal_lift(signal, self.taps, num_levels, *kernel, sampling, self.padding_mode)
 
     def extra_repr(self) -> str:
         """The arguments."""

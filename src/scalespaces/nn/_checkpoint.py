@@ -22,7 +22,7 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
 
     Example:
         >>> block = scalespaces.nn.ScaleConv2d(3, 8, (2, 3, 3))
-        >>> x = scalespaces.lift(torch.rand(2, 3, 16, 16), num_levels=3, sampling="pyramid")
+        >>> x = scalespaces.lift(torch.rand(2, 3, 16, 16), num_levels=3)
         >>> checkpoint(block, x).shape[:2]
         (2, 8)
     """

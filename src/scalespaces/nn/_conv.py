@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace, scale_conv
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.functional._grid import per_axis
+from scalespaces.functional._grid import as_plain, per_axis
 from scalespaces.functional._space import check_space
 from scalespaces.functional._window import Window
 from scalespaces.nn import init
-from scalespaces.theory._checks import PaddingMode, check_padding_mode
+from scalespaces.theory._checks import PaddingMode, check_integer, check_padding_mode
 
 
 class _ScaleConv(nn.Module):
@@ -24,7 +24,7 @@ class _ScaleConv(nn.Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Sequence[int],
+        kernel_size: int | Sequence[int],
         stride: int | Sequence[int] = 1,
         padding: int | Sequence[int] | str = "same",
         dilation: int | Sequence[int] = 1,
@@ -36,28 +36,39 @@ class _ScaleConv(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(kernel_size, int) or len(kernel_size) != self.dims + 1:
-            axes = ", ".join(("levels", "depth", "height", "width")[i] for i in (0, *range(4 - self.dims, 4)))
-            raise ValueError(f"kernel_size is ({axes}), got {kernel_size}")
-        kernel_size = per_axis(kernel_size, self.dims + 1, "kernel_size")
-        if min(kernel_size) < 1:
-            raise ValueError(f"kernel_size is at least 1 along every axis, got {kernel_size}")
-        if groups < 1 or in_channels < 1 or out_channels < 1 or in_channels % groups or out_channels % groups:
+        size = self._check_size(kernel_size)
+        in_channels, out_channels, groups = (
+            check_integer(name, value, 1)
+            for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups))
+        )
+        if in_channels % groups or out_channels % groups:
             raise ValueError(
-                f"channels are positive and divisible by groups, got {in_channels} in, {out_channels} out, "
-                f"{groups} groups"
+                f"channels are divisible by groups, got {in_channels} in, {out_channels} out, {groups} groups"
             )
-        Window.of(kernel_size[1:], stride, padding, per_axis(dilation, self.dims, "dilation"))
-        check_scale_padding(scale_padding, kernel_size[0], kernel_size[0])
-        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        Window.of(size[1:], stride, padding, per_axis(dilation, self.dims, "dilation"))
+        check_scale_padding(scale_padding, size[0], size[0])
+        self.in_channels, self.out_channels, self.kernel_size, self.groups = in_channels, out_channels, size, groups
+        self.stride, self.padding, self.dilation = as_plain(stride), as_plain(padding), as_plain(dilation)
         self.padding_mode: PaddingMode = check_padding_mode(padding_mode)
         self.scale_padding = scale_padding
         # A filter of one level has the weight of a plain convolution, so that plain weights load into it.
-        shape = kernel_size if kernel_size[0] > 1 else kernel_size[1:]
+        shape = size if size[0] > 1 else size[1:]
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels // groups, *shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
+
+    def _check_size(self, kernel_size: Any) -> tuple[int, ...]:
+        size = as_plain(kernel_size)
+        size = (1,) + (size,) * self.dims if isinstance(size, int) else size
+        if not isinstance(size, tuple) or len(size) != self.dims + 1 or not all(isinstance(n, int) for n in size):
+            axes = ", ".join(("levels", "depth", "height", "width")[i] for i in (0, *range(4 - self.dims, 4)))
+            raise ValueError(
+                f"kernel_size is ({axes}), or an integer for a filter of one level, got {kernel_size}; 3 stands for "
+                f"{(1, *[3] * self.dims)}"
+            )
+        if min(size) < 1:
+            raise ValueError(f"kernel_size is at least 1 along every axis, got {kernel_size}")
+        return size
 
     def reset_parameters(self) -> None:
         """He's initialization; the paper's is :func:`scalespaces.nn.init.paper_`."""
@@ -115,8 +126,8 @@ class ScaleConv2d(_ScaleConv):
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
-        kernel_size: ``(k, h, w)``: levels, height and width of the filter. With one level the weight has the shape
-            of a plain convolution's.
+        kernel_size: ``(k, h, w)``: levels, height and width of the filter; an integer ``n`` stands for ``(1, n, n)``.
+            With one level the weight has the shape of a plain convolution's.
         stride: as in PyTorch's convolutions, like ``dilation``, ``groups``, ``bias`` and ``padding_mode``.
         padding: in taps on each side; ``"same"`` or ``"valid"``.
         scale_padding: ``"zeros"`` (the paper), ``"replicate"`` or ``"valid"``.
@@ -127,8 +138,10 @@ class ScaleConv2d(_ScaleConv):
 
     Example:
         >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
-        >>> ScaleConv2d(3, 8, (2, 3, 3))(x).stack().shape
-        torch.Size([1, 8, 4, 32, 32])
+        >>> ScaleConv2d(3, 8, (2, 3, 3))(x).shapes
+        ((1, 8, 32, 32), (1, 8, 16, 16), (1, 8, 8, 8), (1, 8, 4, 4))
+        >>> ScaleConv2d(3, 8, 3)
+        ScaleConv2d(3, 8, kernel_size=(1, 3, 3))
     """
 
     dims = 2

@@ -34,7 +34,7 @@ class GraphLift(nn.Module):
 
     def forward(self, input: Tensor, graph: Graph) -> Tensor:
         """Lift."""
-        return graph_lift(input, graph, self.num_levels, self.tau)
+        return graph_lift(input, self.num_levels, self.tau, graph=graph)
 
     def extra_repr(self) -> str:
         """The levels."""
@@ -83,8 +83,9 @@ class GraphConv(nn.Module):
         self.kernel_size = check_integer("kernel_size", kernel_size, 1)
         check_scale_padding(scale_padding, kernel_size, kernel_size)
         self.scale_padding = scale_padding
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, 2, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        shape = (self.out_channels, self.in_channels, self.kernel_size, 2)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(shape[0], device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -95,7 +96,7 @@ class GraphConv(nn.Module):
 
     def forward(self, input: Tensor, graph: Graph) -> Tensor:
         """Correlate."""
-        return graph_conv(input, self.weight, graph, self.bias, self.scale_padding)
+        return graph_conv(input, self.weight, self.bias, graph=graph, scale_padding=self.scale_padding)
 
     def extra_repr(self) -> str:
         """The arguments that differ from the defaults."""
@@ -124,7 +125,7 @@ class GraphPool(nn.Module):
 
     def forward(self, input: Tensor, graph: Graph | None = None) -> Tensor:
         """Pool."""
-        return graph_pool(input, graph, self.mode, self.over)
+        return graph_pool(input, self.mode, graph=graph, over=self.over)
 
     def extra_repr(self) -> str:
         """The mode, and the axes."""

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace, downscale
-from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
+from scalespaces.functional._lift import (
+    Sampling,
+    apply_lift,
+    check_dims,
+    check_images,
+    plan_lift,
+    warn_of_single_samples,
+)
 from scalespaces.theory import Kernel
 from scalespaces.theory._checks import PaddingMode
 from scalespaces.theory._scale import Base, check_base
@@ -61,8 +68,9 @@ class Lift(nn.Module):
         self.plan = plan_lift(
             num_levels, base, first_level, zero_scale, sampling, method, kernel, padding_mode, truncation
         )
-        self.num_levels, self.base, self.first_level, self.zero_scale = num_levels, base, first_level, zero_scale
-        self.sampling, self.method, self.kernel, self.truncation = sampling, method, kernel, truncation
+        self.num_levels, self.base, self.first_level = int(num_levels), base, int(first_level)
+        self.zero_scale, self.truncation = float(zero_scale), float(truncation)
+        self.sampling, self.method, self.kernel = sampling, method, kernel
         self.padding_mode: PaddingMode = padding_mode
         self.dims = check_dims(dims)
         for index, stage in enumerate(self.plan.stages):
@@ -76,7 +84,7 @@ class Lift(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments as plain values: ``Lift(**lift.config)`` builds its like."""
+        """The arguments, with which ``Lift(**lift.config)`` builds its like."""
         return {name: getattr(self, name) for name in ARGUMENTS}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -93,7 +101,8 @@ class Lift(nn.Module):
     def forward(self, image: Tensor) -> ScaleSpace:
         """Lift."""
         taps = [self._taps(index) for index in range(len(self.plan.stages))]
-        return apply_lift(check_images(image, self.dims), self.plan, taps)
+        warn_of_single_samples(check_images(image, self.dims), self.plan)
+        return apply_lift(image, self.plan, taps)
 
     def downscale(self, image: Tensor, n: int = 1, method: str = "cascade") -> Tensor:
         """Downscale an image as this lift does: see :func:`~scalespaces.functional.downscale`."""

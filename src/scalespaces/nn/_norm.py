@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from scalespaces.functional import ScaleSpace, scale_batch_norm, scale_dropout
+from scalespaces.functional._space import check_space
 from scalespaces.nn._checkpoint import is_computed_again
 
 
@@ -46,6 +47,7 @@ class ScaleBatchNorm(_NormBase):
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Normalize."""
+        check_space(input)  # before anything is counted
         momentum, again = self.momentum, is_computed_again()
         if self.training and self.num_batches_tracked is not None and not again:
             self.num_batches_tracked.add_(1)

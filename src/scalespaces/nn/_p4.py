@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace, group_pool, p4_conv
-from scalespaces.functional._grid import per_axis
 from scalespaces.functional._p4 import GROUP_MODES, Field, Group, check_square, filter_index, order
 from scalespaces.nn._conv import _ScaleConv
 from scalespaces.nn._norm import ScaleBatchNorm
@@ -17,7 +16,7 @@ from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
 
 
 class _P4Conv(_ScaleConv):
-    """A correlation whose filters are turned; ``kernel_size`` is (k, h, w)."""
+    """A correlation whose filters are turned."""
 
     dims = 2
     group: Group
@@ -27,7 +26,7 @@ class _P4Conv(_ScaleConv):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Sequence[int],
+        kernel_size: int | Sequence[int],
         stride: int | Sequence[int] = 1,
         padding: int | Sequence[int] | str = "same",
         dilation: int | Sequence[int] = 1,
@@ -58,7 +57,7 @@ class _P4Conv(_ScaleConv):
             dtype,
         )
         check_square(self.kernel_size[1:])
-        self.in_channels, self.lifting = in_channels, lifting
+        self.in_channels, self.lifting = self.in_channels // elements, lifting  # fields
         if not lifting:
             self.weight = nn.Parameter(self.weight.detach().unflatten(1, (-1, elements)))
         self.register_buffer("index", self._make_index(device), persistent=False)
@@ -90,115 +89,51 @@ class _P4Conv(_ScaleConv):
         return super().extra_repr() + (", lifting=True" if self.lifting else "")
 
 
-class _PlainP4Conv(_P4Conv):
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = 0,
-        dilation: int | Sequence[int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: PaddingMode = "zeros",
-        lifting: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            (1, *per_axis(kernel_size, 2, "kernel_size")),
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            lifting=lifting,
-            device=device,
-            dtype=dtype,
-        )
-
-
-class P4Conv2d(_PlainP4Conv):
-    """Correlation on the four quarter turns and translations; see :class:`P4MConv2d`."""
+class P4Conv2d(_P4Conv):
+    """Correlation on the four quarter turns and translations, of tensors and of levels; see :class:`P4MConv2d`."""
 
     group = "p4"
 
 
-class P4MConv2d(_PlainP4Conv):
-    r"""Correlation on the eight symmetries of the square and translations.
+class P4MConv2d(_P4Conv):
+    r"""Correlation on the eight symmetries of the square and translations, of tensors and of levels.
 
-    .. math:: [\psi \star f]^o(h, z) = \sum_{i, g, y} \psi^{i,o}(g, y)\, f^i(hg, R_h y + z)
+    .. math:: [\psi \star f]^o_k(h, z) = \sum_{i, \ell, g, y} \psi^{i,o}_\ell(g, y)\, f^i_{k+\ell}(hg, c^k R_h y + z)
 
-    A field has a channel for each of the 8 elements, in the order of :mod:`scalespaces.functional._p4`. The layer
-    commutes with :func:`~scalespaces.functional.transform_field` to machine precision, on images of any size, when
-    stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
+    A tensor is one level, k = 0, for filters of one level. A field has a channel for each of the 8 elements, in the
+    order of :mod:`scalespaces.functional._p4`.
+
+    The layer commutes with :func:`~scalespaces.functional.transform_field` to machine precision, on images of any size,
+    when stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
     ``"same"`` is not for even filters), and the last window ends with the last padded sample: a stride s keeps the
     symmetry when s divides :math:`n + 2p - d(m - 1) - 1`, for a side of n samples, padding p, dilation d and filters
     of m taps. For odd filters with ``"same"`` that is :math:`n - 1`; for 2 x 2 ones of stride 2 without padding, as
     for 2 x 2 pooling, n must be even.
 
-    Args:
-        in_channels: *fields* of the input; plain channels when lifting.
-        out_channels: *fields* of the output.
-        kernel_size: height and width of the filter, which are the same.
-        stride: as in ``nn.Conv2d``, like ``padding``, ``dilation`` and ``padding_mode``.
-        groups: groups of fields.
-        bias: one number per field.
-        lifting: for the first layer, whose input is an image: :math:`\sum_{i,y} \psi^{i,o}(y)\, f^i(R_h y + z)`.
-
-    Shape:
-        - Input: :math:`(B, 8 F_{in}, H, W)`, or :math:`(B, F_{in}, H, W)` when lifting; or levels of these, each
-          of which is correlated by itself
-        - Output: :math:`(B, 8 F_{out}, H', W')`
-
-    Example:
-        >>> first, second = P4MConv2d(3, 4, 3, lifting=True), P4MConv2d(4, 4, 3, padding=1)
-        >>> second(torch.relu(first(torch.zeros(1, 3, 18, 18)))).shape
-        torch.Size([1, 32, 16, 16])
-    """
-
-    group = "p4m"
-
-
-class ScaleP4Conv2d(_P4Conv):
-    """Correlation on scale, the four quarter turns and translations; see :class:`ScaleP4MConv2d`."""
-
-    group = "p4"
-
-
-class ScaleP4MConv2d(_P4Conv):
-    r"""Correlation on scale, the eight symmetries of the square and translations.
-
-    .. math:: [\psi \star f]^o_k(h, z) = \sum_{i, \ell, g, y} \psi^{i,o}_\ell(g, y)\, f^i_{k+\ell}(hg, c^k R_h y + z)
-
-    To :class:`P4MConv2d` what :class:`ScaleConv2d` is to a plain convolution. It commutes with
-    :func:`~scalespaces.functional.scale_shift` as :class:`ScaleConv2d` does, and at every level with
-    :func:`~scalespaces.functional.transform_field`, to machine precision, when the grids of all levels have one
-    center: for an integer base c and S levels, on densely sampled images of any size, and on a pyramid when
-    :math:`c^{S-1}` divides :math:`n - 1` for both sides n of the image. Strides (a :class:`ScaleBlurPool`'s, or of odd
-    filters) keep both symmetries when s divides :math:`n - 1` at every level: on a pyramid, when
-    :math:`s c^{S-1}` divides it.
+    On levels it commutes with :func:`~scalespaces.functional.scale_shift` as :class:`ScaleConv2d` does, and with the
+    symmetries of the square when the grids of all levels have one center: for an integer base c and S levels, on
+    densely sampled images of any size, and on a pyramid when :math:`c^{S-1}` divides :math:`n - 1` for both sides n of
+    the image. Strides (a :class:`ScaleBlurPool`'s, or of odd filters) keep both symmetries when s divides
+    :math:`n - 1` at every level: on a pyramid, when :math:`s c^{S-1}` divides it.
 
     Args:
         in_channels: *fields* of the input; plain channels when lifting.
         out_channels: *fields* of the output.
-        kernel_size: ``(k, h, w)``: levels, height and width of the filter; the last two are the same.
+        kernel_size: ``(k, n, n)``: levels, height and width of the filter; an integer ``n`` stands for ``(1, n, n)``.
         stride: as in :class:`ScaleConv2d`, like ``padding``, ``dilation``, ``padding_mode`` and ``scale_padding``.
         groups: groups of fields.
         bias: one number per field.
         lifting: for the first layer, whose input has plain channels.
 
     Shape:
-        - Input: S levels of :math:`(B, 8 F_{in}, H_k, W_k)`, or of :math:`(B, F_{in}, H_k, W_k)` when lifting
-        - Output: S levels of :math:`(B, 8 F_{out}, H_k, W_k)`; ``S - k + 1`` with ``scale_padding="valid"``
+        - Input: :math:`(B, 8 F_{in}, H, W)`, or :math:`(B, F_{in}, H, W)` when lifting; or S levels of these
+        - Output: :math:`(B, 8 F_{out}, H, W)`; or S levels of these, ``S - k + 1`` with ``scale_padding="valid"``
 
     Example:
-        >>> x = scalespaces.lift(torch.zeros(1, 3, 33, 33), num_levels=4, method="cascade", sampling="pyramid")
-        >>> ScaleP4MConv2d(3, 4, (2, 3, 3), scale_padding="valid", lifting=True)(x)
+        >>> first, second = P4MConv2d(3, 4, 3, lifting=True), P4MConv2d(4, 4, (2, 3, 3), scale_padding="valid")
+        >>> first(torch.zeros(1, 3, 18, 18)).shape
+        torch.Size([1, 32, 18, 18])
+        >>> second(torch.relu(first(scalespaces.lift(torch.zeros(1, 3, 33, 33), num_levels=4))))
         ScaleSpace(3 levels, base 2, torch.float32, cpu)
           level 0: (1, 32, 33, 33), step 1
           level 1: (1, 32, 17, 17), step 2
@@ -255,7 +190,7 @@ class _P4Pool(nn.Module):
 
     def forward(self, input: Field) -> Field:
         """Pool."""
-        return group_pool(input, self.group, self.mode)
+        return group_pool(input, self.mode, group=self.group)
 
     def extra_repr(self) -> str:
         """The mode."""

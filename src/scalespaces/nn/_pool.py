@@ -16,6 +16,7 @@ from scalespaces.functional import (
     resample,
     scale_pool,
 )
+from scalespaces.functional._grid import as_plain
 from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
 from scalespaces.theory._checks import check_choice
 
@@ -29,7 +30,7 @@ class _WindowPool(nn.Module):
         window: str = "dilated",
     ) -> None:
         super().__init__()
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.kernel_size, self.stride, self.padding = as_plain(kernel_size), as_plain(stride), as_plain(padding)
         self.window = check_choice("window", window, WINDOWS)
 
     def extra_repr(self) -> str:
@@ -64,7 +65,7 @@ class ScaleBlurPool(nn.Module):
         self, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 2, window: str = "dilated"
     ) -> None:
         super().__init__()
-        self.kernel_size, self.stride = kernel_size, stride
+        self.kernel_size, self.stride = as_plain(kernel_size), as_plain(stride)
         self.window = check_choice("window", window, WINDOWS)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
@@ -93,9 +94,11 @@ class GlobalPool(nn.Module):
 
 
 class ScalePool(nn.Module):
-    """``"mean"``, ``"max"`` or ``"logsumexp"`` over levels, on the grid of level 0.
+    """Combine levels on the grid of level 0; see :func:`scalespaces.functional.scale_pool`.
 
-    With ``return_scale`` a pair comes out, the second of which says which level answered: a scale map.
+    Args:
+        mode: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
+        return_scale: return a pair, the second of which says which level answered: a scale map.
 
     Shape:
         - Input: levels of :math:`(B, C, *_k)`
@@ -120,7 +123,7 @@ class Resample(nn.Module):
 
     def __init__(self, size: int | Sequence[int] | None = None) -> None:
         super().__init__()
-        self.size = size
+        self.size = as_plain(size)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Resample."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces.functional import Semigroup, semigroup_correlation
+from scalespaces.functional._grid import as_plain
 from scalespaces.nn import init
 from scalespaces.theory._checks import check_integer
 
@@ -52,18 +53,18 @@ class SemigroupConv(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(kernel_size, int) or not kernel_size:
+        size = as_plain(kernel_size)
+        if isinstance(size, int) or not size:
             raise ValueError(f"kernel_size has an integer for each axis of the signal, got {kernel_size}")
         if not isinstance(semigroup, Semigroup):
             raise TypeError(f"semigroup must be a Semigroup, got {type(semigroup).__name__}; derive yours from it")
         self.in_channels = check_integer("in_channels", in_channels, 1)
         self.out_channels = check_integer("out_channels", out_channels, 1)
-        self.kernel_size = tuple(check_integer("kernel_size", n, 1) for n in kernel_size)
+        self.kernel_size = tuple(check_integer("kernel_size", n, 1) for n in size)
         self.semigroup = semigroup
-        self.weight = nn.Parameter(
-            torch.empty(out_channels, in_channels, *self.kernel_size, device=device, dtype=dtype)
-        )
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        shape = (self.out_channels, self.in_channels, *self.kernel_size)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(shape[0], device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -74,7 +75,7 @@ class SemigroupConv(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Correlate."""
-        out = semigroup_correlation(self.weight, input, self.semigroup)
+        out = semigroup_correlation(input, self.weight, self.semigroup)
         return out if self.bias is None else out + self.bias[:, None].to(out.dtype)
 
     def extra_repr(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+__all__ = ["he_", "paper_"]
+
 
 def he_(weight: Tensor) -> Tensor:
     """He's normal initialization for ReLU; all levels of a filter count as inputs."""

@@ -1,0 +1,127 @@
+"""The lift as a layer: its arguments, in one order, and what it takes."""
+
+import inspect
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalespaces import downscale, lift, scale_shift
+from scalespaces.functional._lift import most_levels
+from scalespaces.nn import Lift
+from scalespaces.nn._lift import as_lift
+
+
+def same(x, y):
+    return all(torch.equal(a, b) for a, b in zip(x.levels, y.levels, strict=True))
+
+
+def test_function_and_layer_have_one_signature():
+    function, layer = (dict(inspect.signature(f).parameters) for f in (lift, Lift))
+    for parameters, name in ((function, "image"), (layer, "device"), (layer, "dtype")):
+        parameters.pop(name)
+    assert list(function) == list(layer)
+    assert [p.default for p in function.values()] == [p.default for p in layer.values()]
+    shared = inspect.signature(downscale).parameters.keys() & function.keys()
+    assert {name: inspect.signature(downscale).parameters[name].default for name in shared} == {
+        name: function[name].default for name in shared
+    }
+
+
+@given(st.integers(1, 4), st.sampled_from([2.0, 2**0.5, 1.5]), st.integers(1, 2))
+def test_lift_and_downscale_commute_with_defaults(num_levels, base, n):
+    image = torch.rand(1, 2, 41, 37, dtype=torch.float64)
+    lifted = lift(downscale(image, n, base), num_levels, base)
+    shifted = scale_shift(lift(image, num_levels + n, base), n)
+    for a, b in zip(lifted.levels, shifted.levels, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_the_papers_lift_is_one_thing():
+    image = torch.rand(1, 1, 33, 33)
+    assert same(Lift.paper(3)(image), lift(image, 3, sampling="dense", method="direct"))
+    assert (
+        Lift.paper(3, 3.0, zero_scale=1.0).config
+        == Lift(3, 3.0, zero_scale=1.0, sampling="dense", method="direct").config
+    )
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_levels": np.int64(3), "first_level": np.int64(-1)}, {"base": 2}])
+def test_the_config_is_json_and_builds_its_like(arguments):
+    made = Lift(**arguments)
+    again = Lift(**json.loads(json.dumps(made.config)))
+    image = torch.rand(1, 1, 20, 20)
+    assert again.config == made.config
+    assert same(again(image), made(image))
+
+
+def test_a_dict_is_merged_and_a_lift_replaces():
+    own = {"num_levels": 4, "base": 1.5}
+    assert as_lift(None, own).config == Lift(4, 1.5).config
+    assert as_lift({"num_levels": 2}, own).config == Lift(2, 1.5).config
+    given = Lift(3)
+    assert as_lift(given, own) is given
+    with pytest.raises(TypeError, match=r"a lift takes no levels; it takes num_levels, base, first_level"):
+        as_lift({"levels": 3}, own)
+    with pytest.raises(TypeError, match=r"lift is a Lift or a dict of its arguments, got int"):
+        as_lift(3, own)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "message"),
+    [
+        ((3, 64, 64), 2, r"got shape \(3, 64, 64\); add a batch axis with image\[None\], or pass dims=1"),
+        ((64, 64), 2, r"expected images \(B, C, H, W\), got shape \(64, 64\)"),
+        ((1, 3, 8, 8, 8), 2, r"pass dims=3 for volumes"),
+        ((1, 3, 8, 8), 1, r"expected signals .* pass dims=2 for images"),
+        ((3, 64), 1, r"expected signals \(B, C, time\), got shape \(3, 64\); add a batch axis"),
+        ((1, 3, 8, 8), 4, r"dims, the number of spatial axes, is 1, 2 or 3, got 4"),
+    ],
+)
+def test_what_is_no_batch_of_images_is_refused_with_the_remedy(shape, dims, message):
+    image = torch.rand(shape)
+    for call in (lambda: lift(image, dims=dims), lambda: Lift(dims=dims)(image), lambda: downscale(image, dims=dims)):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_signals_images_and_volumes_say_so(dims):
+    image = torch.rand(1, 2, *[9, 8, 7][:dims])
+    assert Lift(2, dims=dims)(image).dims == dims
+
+
+@given(st.lists(st.integers(1, 70), min_size=2, max_size=2), st.sampled_from([2.0, 2**0.5, 3.0, 1.7]))
+def test_room_for_levels_is_two_samples_on_a_pyramid(size, base):
+    most = most_levels(tuple(size), base)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        space = lift(torch.rand(1, 1, *size), most + 1, base)
+    for axis, n in enumerate(size):
+        assert n == 1 or all(space.sizes(k)[axis] > 1 for k in range(most))
+    assert any(n == 1 for n in space.sizes(most)) or max(size) == 1
+
+
+def test_a_level_with_a_single_sample_is_warned_of():
+    with pytest.warns(UserWarning, match=r"9 levels of base 2.0 are too many .* 128 x 96: .* use num_levels=7 at most"):
+        Lift(9)(torch.rand(1, 3, 128, 96))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Lift(7)(torch.rand(1, 3, 128, 96))
+        Lift(3, first_level=-1)(torch.rand(1, 3, 5, 5))
+        Lift(1)(torch.rand(1, 3, 1, 1))
+
+
+@pytest.mark.parametrize("base", [2.0, 1.5])
+def test_images_in_float64_are_lifted_in_float64(base):
+    image = torch.rand(1, 1, 40, 40, dtype=torch.float64)
+    assert same(Lift(3, base)(image), lift(image, 3, base))
+
+
+def test_device_and_dtype():
+    assert Lift(3, dtype=torch.float64).taps0.dtype == torch.float64
+    assert Lift(3, device="meta").taps0.device.type == "meta"
