@@ -1,0 +1,150 @@
+"""Running a model while its lifts are watched: which levels see which."""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from scalespaces.functional import ScaleSpace
+
+
+@runtime_checkable
+class HasScores(Protocol):
+    """A whole network: ``scores(image)`` has the scores of every level, before levels are combined into one answer."""
+
+    def scores(self, image: Tensor, /) -> ScaleSpace:
+        """The scores of every level."""
+        ...
+
+
+Model = Callable[[Tensor], ScaleSpace] | HasScores
+LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")
+CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")
+ROUNDINGS = 16  # of its largest value, by which a channel may differ, whatever the tolerance
+
+
+class Watched:
+    """A model that runs in evaluation mode while its lifts are watched.
+
+    ``lifts`` has the lifts of the last run and what they gave. A level of theirs can be hidden: it is replaced by NaN,
+    which spreads to all that depends on it. The hooks are on all modules, since a model may be a function.
+    """
+
+    def __init__(self, model: Any) -> None:
+        scores = getattr(model, "scores", None) if isinstance(model, HasScores) else None
+        self.call: Any = model if scores is None or isinstance(scores, nn.Module) else scores
+        self.lifts: list[tuple[nn.Module, ScaleSpace]] = []
+        self.hidden: tuple[int, int] | None = None
+        self.training: list[nn.Module] = []
+        self.thread = threading.get_ident()
+
+    def __enter__(self) -> Self:
+        owner = getattr(self.call, "__self__", self.call)
+        for module in owner.modules() if isinstance(owner, nn.Module) else ():
+            self._evaluate(module)
+        self.hooks = register_module_forward_pre_hook(self._evaluate), register_module_forward_hook(self._see)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        for module in self.training:
+            module.training = True
+
+    def __call__(self, image: Tensor, hidden: tuple[int, int] | None = None) -> ScaleSpace:
+        self.lifts, self.hidden = [], hidden
+        with warnings.catch_warnings():  # the downscaled image is lifted to as many levels as the image
+            warnings.filterwarnings("ignore", ".*the last ones have a single sample left", UserWarning)
+            out = self.call(image)
+        if not isinstance(out, ScaleSpace):
+            raise TypeError(
+                f"the model must return a ScaleSpace, whose levels are compared, got {type(out).__name__}; cut it off "
+                "before its levels are pooled, or give it a method scores(image)"
+            )
+        return out
+
+    def _evaluate(self, module: nn.Module, *_: object) -> None:
+        if module.training and threading.get_ident() == self.thread:
+            module.training = False
+            self.training.append(module)
+
+    def _see(self, module: nn.Module, _: object, out: Any) -> Any:
+        if threading.get_ident() != self.thread or not isinstance(out, ScaleSpace) or not is_lift(module):
+            return None
+        if self.hidden is not None and self.hidden[0] == len(self.lifts):
+            index = self.hidden[1] - out.first_level
+            out = out.replace(tuple(x * math.nan if k == index else x for k, x in enumerate(out.levels)))
+        self.lifts.append((module, out))
+        return out
+
+
+def is_lift(module: nn.Module) -> bool:
+    """Whether it has what a lift has: this part of the package does not know the layers."""
+    arguments = (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)
+    return hasattr(module, "num_levels") and any(all(hasattr(module, name) for name in names) for names in arguments)
+
+
+def level_numbers(x: ScaleSpace) -> range:
+    return range(x.first_level, x.first_level + x.num_levels)
+
+
+def levels_outside(watched: Watched, image: Tensor) -> tuple[dict[int, str], str]:
+    """The levels outside the claim and why; and which levels see others than they ought to, if any do."""
+    plain, left_out, uneven = watched(image), {}, ""
+    for lift, (_, lifted) in enumerate(watched.lifts):
+        seen: dict[int, list[int]] = {k: [] for k in level_numbers(plain)}
+        for number in level_numbers(lifted):
+            out = watched(image, hidden=(lift, number))
+            for k, above in seen.items():
+                if not same_values(out.level(k), plain.level(k)).all():
+                    above.append(number - k)
+        last, reach = level_numbers(lifted)[-1], max((above[-1] for above in seen.values() if above), default=-math.inf)
+        for k, above in seen.items():
+            if k < 0:
+                left_out[k] = "finer than the image"
+            elif above and k + above[0] < 0:
+                left_out[k] = f"reaches down to level {k + above[0]}, finer than the image"
+            elif k + reach > last:
+                left_out[k] = f"filters reach past the last lifted level, {last}"
+        kept = {k: above for k, above in seen.items() if k not in left_out}
+        for k, above in kept.items():
+            if above != kept[min(kept)]:
+                uneven = f"level {min(kept)} sees lifted levels k + {kept[min(kept)]}, but level {k} sees k + {above}"
+    return left_out, uneven
+
+
+def cut_out(watched: Watched, image: Tensor) -> Tensor:
+    """A small part of the image, which is as good for finding out what depends on what; the network must take it."""
+    for side in (16, 32, 64, 128):
+        part = image[(..., *[slice(side)] * (image.ndim - 2))]
+        try:
+            watched(part)
+        except (ValueError, RuntimeError):
+            continue
+        return part
+    return image
+
+
+def other_image(image: Tensor) -> Tensor:
+    """Another image of the same kind: the negative, turned round. Of a constant image it is the same image."""
+    axes = tuple(range(2, image.ndim))
+    return (image.amin(axes, keepdim=True) + image.amax(axes, keepdim=True) - image).flip(axes)
+
+
+def same_values(x: Tensor, y: Tensor) -> Tensor:
+    """Where outputs agree, but for rounding: it depends on where in memory tensors happen to lie."""
+    x, y, precision = x.double(), y.double(), torch.finfo(y.dtype).eps if y.is_floating_point() else 0.0
+    close = (x - y).abs() <= ROUNDINGS * precision * y.nan_to_num(0.0, 0.0, 0.0).abs().amax()
+    return close | (x == y) | (x.isnan() & y.isnan())
+
+
+def is_flat(image: Tensor) -> bool:
+    x = image.flatten(2)
+    return bool((x.amax(2) - x.amin(2) <= ROUNDINGS * torch.finfo(x.dtype).eps * x.abs().amax(2)).all())
