@@ -14,12 +14,12 @@ from scalespaces.models import ConvNet, create_model, summarize
 from scalespaces.models._convnet import GridPool
 from scalespaces.testing import assert_equivariant
 
-EXACT: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
 SMALL: dict[str, Any] = {"channels": (4, 5, 6), "hidden": 8, "num_classes": 3}
 POOLS: dict[str, Any] = {
     "mean": lambda levels: sum(levels) / len(levels),
     "max": lambda levels: torch.stack(levels).max(0).values,
-    "logsumexp": lambda levels: torch.stack(levels).exp().sum(0).log(),
+    "logsumexp": lambda levels: torch.stack(levels).exp().mean(0).log(),
+    "probabilities": lambda levels: torch.stack(levels).softmax(2).mean(0).log(),
 }
 
 
@@ -68,12 +68,13 @@ def test_other_sizes():
     model = ConvNet(channels=(4, 5, 6, 7), kernel_size=3, grid=1, hidden=8, num_classes=3, in_channels=2)
     number = sum(p.numel() for p in model.parameters())
     assert number == number_of_parameters((4, 5, 6, 7), 3, 1, 8, 3, 2)
-    deep = ConvNet(**SMALL, num_levels=2, filter_levels=2)
+    deep = ConvNet(**SMALL, lift={"num_levels": 2}, filter_levels=2)
     assert sum(p.numel() for p in deep.parameters()) == number_of_parameters((4, 5, 6), 7, 2, 8, 3, depth=2)
 
 
 def test_the_table():
-    rows = [(layer.layer, layer.shape) for layer in summarize(create_model("s_cnn", num_levels=3), (1, 28, 28)).layers]
+    summary = summarize(create_model("s_cnn", lift={"num_levels": 3}), (1, 28, 28))
+    rows = [(layer.layer, layer.shape) for layer in summary.layers]
     assert [row for row in rows if row[0].startswith(("conv", "max", "linear", "scale"))] == [
         ("conv[1,7,7], max pooling", (3, 14, 14, 32)),
         ("conv[1,7,7], max pooling", (3, 7, 7, 63)),
@@ -91,13 +92,12 @@ def test_the_table():
 @pytest.mark.parametrize("scale_pool", POOLS)
 @pytest.mark.parametrize("size", [(28, 28), (21, 30)])
 def test_each_level_is_what_the_plain_network_makes_of_it(size, scale_pool):
-    model = scramble(ConvNet(**SMALL, num_levels=3, base=2**0.5, scale_pool=scale_pool, **EXACT)).double()
+    model = scramble(ConvNet(**SMALL, lift={"num_levels": 3, "base": 2**0.5}, scale_pool=scale_pool)).double()
     image = torch.rand(2, 1, *size, dtype=torch.float64)
     network = plain(model.state_dict(), 3)
-    expected = [network(level) for level in lift(image, 3, 2**0.5, **EXACT).levels]
-    answer, levels = model(image, return_levels=True)
-    assert_close(levels.levels, tuple(expected))
-    assert_close(model.level_answers(image), torch.stack(expected))
+    expected = [network(level) for level in lift(image, 3, 2**0.5).levels]
+    answer, scores = model.answer_and_scores(image)
+    assert_close(scores.levels, tuple(expected))
     assert_close(answer, POOLS[scale_pool](expected))
 
 
@@ -116,7 +116,7 @@ def test_the_grid_is_torchs(cells, height, width):
 
 
 def test_batch_statistics_are_those_of_all_levels_with_equal_weight():
-    model = ConvNet(**SMALL, num_levels=3, dropout=0.0, **EXACT)
+    model = ConvNet(**SMALL, lift={"num_levels": 3}, dropout=0.0)
     seen: list[Any] = []
     model.hidden.register_forward_hook(lambda module, args, output: seen.append(output))
     model(torch.rand(5, 1, 28, 28))
@@ -126,7 +126,7 @@ def test_batch_statistics_are_those_of_all_levels_with_equal_weight():
 
 
 def test_dropout_is_for_training_only():
-    model = ConvNet(**SMALL, num_levels=2, dropout=0.5)
+    model = ConvNet(**SMALL, lift={"num_levels": 2}, dropout=0.5)
     image = torch.rand(4, 1, 28, 28)
     seen: list[Any] = []
     model.dropout.register_forward_hook(lambda module, args, output: seen.append((args[0].levels, output.levels)))
@@ -145,25 +145,23 @@ def test_dropout_is_for_training_only():
 @pytest.mark.parametrize("base", [2.0, 2**0.5])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_features_and_scores_commute_with_scale(base, depth):
-    model = scramble(
-        ConvNet(**SMALL, num_levels=3, base=base, filter_levels=depth, scale_padding="valid", **EXACT)
-    ).double()
+    levels: dict[str, Any] = {"num_levels": 3, "base": base}
+    model = scramble(ConvNet(**SMALL, lift=levels, filter_levels=depth, scale_padding="valid")).double()
     assert model.lift.num_levels == 3 + 3 * (depth - 1)
     image = torch.rand(1, 1, 161, 197, dtype=torch.float64)
-    arguments: dict[str, Any] = {"base": base, "shifts": [1], "tolerance": 1e-10}
-    assert_equivariant(model.features, image, **arguments)
-    assert_equivariant(lambda f: model(f, return_levels=True)[1], image, **arguments)
+    assert_equivariant(model.features, image, shifts=[1], tolerance=1e-10)
+    assert_equivariant(model, image, shifts=[1], tolerance=1e-10)
 
 
 @pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
 def test_finer_levels_than_the_image(sampling):
-    model = create_model("s_cnn", **SMALL, base=2.0, first_level=-1, sampling=sampling).eval()
+    model = create_model("s_cnn", **SMALL, lift={"base": 2.0, "first_level": -1, "sampling": sampling}).eval()
     image = torch.rand(2, 1, 40, 38)
     scales = model.scale_map(image)
-    answer, levels = model(image, return_levels=True)
+    answer, scores = model.answer_and_scores(image)
     assert scales.shape == (2, 40, 38)
     predicted = answer.argmax(1, keepdim=True)
-    best = torch.cat([level.gather(1, predicted) for level in levels.levels], 1).argmax(1) - 1
+    best = torch.cat([level.gather(1, predicted) for level in scores.levels], 1).argmax(1) - 1
     assert (scales == best[:, None, None]).all()
 
 
@@ -171,11 +169,12 @@ def test_finer_levels_than_the_image(sampling):
     "arguments",
     [
         {},
-        {"base": 1.5, "method": "direct"},
-        {"sampling": 1.5},
-        {"sampling": "dense", "window": "dilated"},
-        {"sampling": "dense", "window": "dilated", "base": 1.3, "first_level": -1},
-        {"filter_levels": 2, "scale_padding": "valid", "first_level": -2, "num_levels": 2},
+        {"preset": "paper"},
+        {"lift": {"base": 1.5, "method": "direct"}},
+        {"lift": {"sampling": 1.5}},
+        {"lift": {"sampling": "dense"}},
+        {"lift": {"sampling": "dense", "base": 1.3, "first_level": -1}},
+        {"filter_levels": 2, "scale_padding": "valid", "lift": {"first_level": -1, "num_levels": 2}},
     ],
     ids=str,
 )
@@ -191,9 +190,9 @@ def test_the_smallest_side_is_the_smallest(arguments):
 
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 def test_deep_filters_anywhere(scale_padding):
-    model: Any = ConvNet(**SMALL, num_levels=3, filter_levels=(2, 1, 3), scale_padding=scale_padding)
+    model: Any = ConvNet(**SMALL, lift={"num_levels": 3}, filter_levels=(2, 1, 3), scale_padding=scale_padding)
     assert [block.conv.kernel_size for block in model.blocks] == [(k, 7, 7) for k in (2, 1, 3)]
-    assert model.features(torch.rand(1, 1, 28, 28)).num_levels == 3
+    assert model.features(torch.rand(1, 1, 130, 130)).num_levels == 3
     assert model.lift.num_levels == (3 + 1 + 2 if scale_padding == "valid" else 3)
 
 
@@ -210,7 +209,7 @@ def test_deep_filters_anywhere(scale_padding):
         ({"hidden": 0}, "hidden must be an integer >= 1"),
         ({"num_classes": 0}, "num_classes must be an integer >= 1"),
         ({"dropout": 1}, "dropout must be a finite number from 0 to below 1, got 1"),
-        ({"scale_pool": "median"}, "mode is one of mean, max, logsumexp"),
+        ({"scale_pool": "median"}, "mode is one of mean, max, logsumexp, probabilities"),
         ({"init": "ones"}, "init is one of paper, he"),
     ],
     ids=str,

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reference import paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-import scalespaces
-from scalespaces import ScaleSpace, downscale, lift
+from scalespaces import ScaleSpace, downscale
 from scalespaces.functional import transform_image
 from scalespaces.models import DenseNet, create_model
 from scalespaces.models._blocks import DenseBlock, DenseLayer, LongSkip, Transition
@@ -28,9 +28,10 @@ def scramble(model):
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("preset", ["recommended", "paper"])
 @pytest.mark.parametrize(("name", "parameters"), [("densenet", 216_483), ("s_densenet", 262_743)])
-def test_parameters(name, parameters):
-    assert sum(p.numel() for p in create_model(name).parameters()) == parameters
+def test_parameters(name, parameters, preset):
+    assert sum(p.numel() for p in create_model(name, preset=preset).parameters()) == parameters
 
 
 def test_p4m_widths_keep_the_number_of_parameters():
@@ -92,25 +93,24 @@ def reference(state, levels, growth, num_layers=3):
 @pytest.mark.parametrize("size", [(24, 24), (21, 30)])
 @pytest.mark.parametrize("name", ["densenet", "s_densenet"])
 def test_agrees_with_an_independent_implementation(name, size):
-    model = scramble(create_model(name)).double()
+    model = scramble(create_model(name, preset="paper")).double()
     image = torch.rand(2, 3, *size, dtype=torch.float64)
-    levels = list(lift(image, model.config["num_levels"]).levels)
+    levels = list(paper_lift(image, 4 if name == "s_densenet" else 1).levels)
     features, scores = reference(model.state_dict(), levels, (12, 24, 48))
     assert_close(model.features(image).levels, tuple(features))
     assert_close(model(image), scores)
 
 
 def test_scores_of_levels_average_to_the_answer():
-    model = scramble(create_model("s_densenet", sampling="pyramid", num_classes=3))
+    model: Any = scramble(create_model("s_densenet", num_classes=3))
     image = torch.rand(2, 3, 40, 36)
-    answer, levels = model(image, return_levels=True)
-    assert_close(answer, torch.stack([level.mean((2, 3)) for level in levels.levels]).mean(0))
-    assert_close(answer, model(image))
-    assert_close(model.level_answers(image), torch.stack([level.mean((2, 3)) for level in levels.levels]))
-    assert levels.shapes == tuple((2, 3, *shape[2:]) for shape in model.features(image).shapes)
+    features, scores = model.features(image), model.scores(image)
+    assert_close(model(image), torch.stack(scores.levels).mean(0))
+    maps = features.map(lambda level: F.conv2d(level, model.linear.weight[..., None, None], model.linear.bias))
+    assert_close(scores.levels, tuple(level.mean((2, 3)) for level in maps.levels))
     pyramid = model.pyramid(image)
     assert list(pyramid) == ["0", "1", "2", "3"]
-    assert_close(tuple(pyramid.values()), model.features(image).levels)
+    assert_close(tuple(pyramid.values()), features.levels)
 
 
 # --- scale -----------------------------------------------------------------------------------------------------------
@@ -119,55 +119,54 @@ def test_scores_of_levels_average_to_the_answer():
 @pytest.mark.parametrize("size", [(97, 80), (103, 96)])
 @pytest.mark.parametrize("base", [2.0, 1.5])
 def test_features_commute_with_scale(base, size):
-    model = scramble(
-        create_model("s_densenet", num_levels=3, base=base, method="cascade", sampling="pyramid", scale_padding="valid")
-    )
+    arguments: dict[str, Any] = {"lift": {"num_levels": 3, "base": base}, "growth": (2, 3, 4), "num_layers": 1}
+    model = scramble(create_model("s_densenet", scale_padding="valid", **arguments)).double()
     assert model.lift.num_levels == 3 + 4
-    image = torch.rand(1, 3, *[2 * n for n in size])
-    arguments: dict[str, Any] = {"base": base, "shifts": [1]}
-    assert_equivariant(model.features, image, tolerance=1e-5, **arguments)
-    assert_equivariant(lambda f: model(f, return_levels=True)[1], image, tolerance=1e-5, **arguments)
+    image = torch.rand(1, 3, *[2 * n for n in size], dtype=torch.float64)
+    assert_equivariant(model.features, image, shifts=[1])
+    assert_equivariant(model, image, shifts=[1])
 
 
-def test_features_commute_before_the_boundary():
-    model = scramble(create_model("s_densenet", num_levels=6, method="cascade", sampling="pyramid"))
-    assert_equivariant(model.features, torch.rand(1, 3, 200, 194), tolerance=1e-5, truncated=4, shifts=[1])
+def test_scores_commute_before_the_boundary():
+    model = scramble(create_model("s_densenet", lift={"num_levels": 6}, growth=(2, 3, 4), num_layers=1)).double()
+    image = torch.rand(1, 3, 200, 194, dtype=torch.float64)
+    assert_equivariant(model, image, shifts=[1])
+    assert equivariance_error(model, image, shifts=[1]).boundary == 6 - 2 * 2
 
 
 def test_dense_sampling_commutes_with_dilated_windows_only():
-    arguments: dict[str, Any] = {"num_levels": 2, "method": "cascade", "scale_padding": "valid"}
+    arguments: dict[str, Any] = {"lift": {"num_levels": 2, "sampling": "dense"}, "scale_padding": "valid"}
     image = torch.rand(1, 3, 65, 97, dtype=torch.float64)
-    model = scramble(create_model("s_densenet", window="dilated", **arguments)).double()
-    assert_equivariant(model.features, image, tolerance=1e-12)
     model = scramble(create_model("s_densenet", **arguments)).double()
+    assert_equivariant(model.features, image, tolerance=1e-12)
+    model = scramble(create_model("s_densenet", window="plain", **arguments)).double()
     assert np.nanmax(equivariance_error(model.features, image).errors) > 1e-3
 
 
 def test_the_answer_for_a_downscaled_image_is_that_of_the_levels_above():
-    arguments: dict[str, Any] = {"method": "cascade", "sampling": "pyramid", "scale_padding": "valid"}
-    model = scramble(create_model("s_densenet", num_levels=3, **arguments))
-    smaller = scramble(create_model("s_densenet", num_levels=2, **arguments))
+    model = scramble(create_model("s_densenet", lift={"num_levels": 3}, scale_padding="valid"))
+    smaller = scramble(create_model("s_densenet", lift={"num_levels": 2}, scale_padding="valid"))
     smaller.load_state_dict(model.state_dict())
     image = torch.rand(2, 3, 129, 140)
-    levels = model(image, return_levels=True)[1].levels
-    above = torch.stack([level.mean((2, 3)) for level in levels[1:]]).mean(0)
+    above = torch.stack(model.scores(image).levels[1:]).mean(0)
     assert_close(smaller(downscale(image)), above, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 def test_deep_filters_anywhere(scale_padding):
-    deep = (2, 1, 1, 3, 2)
-    model: Any = DenseNet(growth=(2, 2, 2), num_levels=3, filter_levels=deep, scale_padding=scale_padding)
+    deep, levels = (2, 1, 1, 3, 2), {"num_levels": 3, "base": 1.3}
+    model: Any = DenseNet(growth=(2, 2, 2), lift=levels, filter_levels=deep, scale_padding=scale_padding)
     assert [block.layers[0].conv.kernel_size[0] for block in model.blocks] == [2, 1, 2]
     assert [transition.mix.conv.kernel_size[0] for transition in model.transitions] == [1, 3]
-    features = model.features(torch.rand(1, 3, 16, 16))
+    features = model.features(torch.rand(1, 3, model.smallest_side, model.smallest_side))
     assert features.num_levels == 3
     assert model.lift.num_levels == (3 + 3 * 1 + 2 + 3 * 1 if scale_padding == "valid" else 3)
 
 
 @pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
 def test_finer_levels_than_the_image(sampling):
-    model = create_model("s_densenet", num_levels=3, filter_levels=2, first_level=-1, sampling=sampling)
+    levels = {"num_levels": 3, "first_level": -1, "sampling": sampling}
+    model = create_model("s_densenet", lift=levels, filter_levels=2)
     image = torch.rand(1, 3, 24, 20)
     assert model(image).shape == (1, 2)
     assert model.features(image).first_level == -1
@@ -177,7 +176,7 @@ def test_finer_levels_than_the_image(sampling):
 
 
 def test_scale_map_names_the_level_that_speaks_for_the_class():
-    model: Any = create_model("s_densenet", num_levels=3, filter_levels=1, sampling="pyramid", first_level=-1)
+    model: Any = create_model("s_densenet", lift={"num_levels": 3, "first_level": -1}, filter_levels=1)
     wanted = torch.zeros(1, 213, 6, 5)
     wanted[:, 0] = 1.0
     pushed = torch.zeros_like(wanted)
@@ -197,7 +196,9 @@ def test_scale_map_names_the_level_that_speaks_for_the_class():
 
 
 @pytest.mark.parametrize("group", ["p4", "p4m"])
-@pytest.mark.parametrize("scale", [{}, {"num_levels": 2, "filter_levels": 2}], ids=["plain", "with scale"])
+@pytest.mark.parametrize(
+    "scale", [{}, {"preset": "paper", "lift": {"num_levels": 2}, "filter_levels": 2}], ids=["plain", "with scale"]
+)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_p4m_is_invariant_under_the_symmetries(group, scale, dtype, tolerance):
     model = scramble(create_model("p4m_densenet", group=group, growth=(2, 2, 2), **scale)).to(dtype)
@@ -237,11 +238,11 @@ def test_p4m_starts_as_the_identity_when_asked_to():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_levels": 2, "filter_levels": 3}, "never meets its last one in a space of 2"),
-        ({"num_levels": 0}, "num_levels must be an integer >= 1, got 0"),
+        ({"lift": {"num_levels": 2}, "filter_levels": 3}, "never meets its last one in a space of 2"),
+        ({"lift": {"num_levels": 0}}, "num_levels must be an integer >= 1, got 0"),
         ({"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 5 places, got"),
         ({"filter_levels": 0}, "filter_levels must be an integer >= 1"),
-        ({"scale_padding": "none"}, "scale_padding is one of zero, replicate, valid"),
+        ({"scale_padding": "none"}, "scale_padding is one of zeros, replicate, valid"),
         ({"window": "round"}, "window is one of dilated, plain"),
         ({"group": "p6"}, "group is one of p4, p4m"),
         ({"init": "ones"}, "init is one of paper, he"),
@@ -258,20 +259,20 @@ def test_wrong_arguments(arguments, message):
 
 @pytest.mark.parametrize("shape", [(1, 4, 32, 32), (3, 32, 32)])
 def test_wrong_images(shape):
-    with pytest.raises(ValueError, match=r"images are \(B, 3, height, width\), got shape"):
+    with pytest.raises(ValueError, match=r"the network takes images \(B, 3, height, width\), got shape"):
         create_model("densenet")(torch.rand(shape))
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"sampling": "pyramid"},
-        {"sampling": "pyramid", "scale_padding": "valid"},
-        {"sampling": 2},
-        {"sampling": "dense"},
-        {"sampling": "dense", "window": "dilated"},
-        {"sampling": "pyramid", "base": 3.0, "num_levels": 3},
-        {"sampling": "pyramid", "scale_padding": "valid", "filter_levels": (2, 1, 1, 1, 1)},
+        {},
+        {"scale_padding": "valid"},
+        {"lift": {"sampling": 2}},
+        {"preset": "paper"},
+        {"lift": {"sampling": "dense"}},
+        {"lift": {"base": 3.0, "num_levels": 3}},
+        {"scale_padding": "valid", "filter_levels": (2, 1, 1, 1, 1)},
     ],
     ids=str,
 )
@@ -286,7 +287,7 @@ def test_the_smallest_side_is_the_smallest(arguments):
 
 
 def test_blocks_on_other_channels():
-    x = scalespaces.lift(torch.rand(1, 4, 8, 8), 2)
+    x = paper_lift(torch.rand(1, 4, 8, 8), 2)
     assert DenseLayer(4, 6, (2, 3, 3))(x).stack().shape == (1, 6, 2, 8, 8)
     assert DenseBlock(4, 2, (1, 5, 5), 2)(x).stack().shape == (1, 8, 2, 8, 8)
     assert Transition(4, 3)(x).stack().shape == (1, 3, 2, 4, 4)

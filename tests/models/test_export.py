@@ -12,12 +12,12 @@ from torch.testing import assert_close
 
 import scalespaces
 from scalespaces.models import Card, create_model, export
+from scalespaces.nn import Lift
 
 onnx: Any = pytest.importorskip("onnx")
 onnxruntime: Any = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-PYRAMID: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
 FORMATS = pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 CARD = Card(["a", "b"], [0.4, 0.5, 0.6], [0.2, 0.3, 0.4])
 DYNAMIC = pytest.mark.skipif(
@@ -28,8 +28,9 @@ DYNAMIC = pytest.mark.skipif(
 
 def tiny(**arguments: Any) -> Any:
     """Two levels, one layer."""
-    fixed: dict[str, Any] = {"num_levels": 2, "filter_levels": [2], "growth": (2,), "num_layers": 1}
-    return create_model("s_densenet", **{**fixed, **PYRAMID, **arguments}).eval()
+    fixed: dict[str, Any] = {"filter_levels": [2], "growth": (2,), "num_layers": 1}
+    lift = {"num_levels": 2, **arguments.pop("lift", {})}
+    return create_model("s_densenet", lift=lift, **{**fixed, **arguments}).eval()
 
 
 def run(path: Any, image: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -110,23 +111,23 @@ def test_free_sizes(suffix, tmp_path):
     model.eval()
     for batch, height, width in [(1, 3, 3), (3, 20, 33), (2, 41, 18)]:
         image = torch.rand(batch, 3, height, width)
-        answer, levels = model(CARD.normalize(image), return_levels=True)
+        answer, scores = model.answer_and_scores(CARD.normalize(image))
         found = run(path, image)
         assert list(found) == list(exported.outputs)
-        assert_close(list(found.values()), [answer, *levels.levels], rtol=1e-4, atol=1e-4)
+        assert_close(list(found.values()), [answer, *scores.levels], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("lift", "reason"),
     [
         ({"base": 1.5}, "fixed at 1, 20 and 24: they are free for base 2, and this is base 1.5"),
         ({"sampling": "dense"}, "they are free in pyramid sampling, and this is dense"),
         ({"sampling": 1.5}, "they are free in pyramid sampling, and this is 1.5"),
     ],
 )
-def test_other_networks_are_fixed_and_say_so(arguments, reason, tmp_path):
-    path, model = tmp_path / "model.onnx", tiny(**arguments)
+def test_other_networks_are_fixed_and_say_so(lift, reason, tmp_path):
+    path, model = tmp_path / "model.onnx", tiny(lift=lift)
     exported = export(model, path, size=(20, 24))
     assert exported.shape == (1, 3, 20, 24)
     (note,) = exported.notes
@@ -160,7 +161,7 @@ def test_an_onnx_file_of_fixed_sizes(tmp_path):
 
 
 def test_a_pt2_file_of_fixed_sizes(tmp_path):
-    path, model = tmp_path / "model.pt2", tiny(sampling="dense").double()
+    path, model = tmp_path / "model.pt2", tiny(lift={"sampling": "dense"}).double()
     model.card = CARD
     exported = export(model, path, size=(15, 16))
     assert "fixed at 1, 15 and 16: they are free in pyramid sampling, and this is dense" in exported.notes[0]
@@ -193,6 +194,8 @@ def test_a_file_that_computes_something_else_is_not_written(change, difference, 
 def test_errors(tmp_path):
     with pytest.raises(ValueError, match=r"one of \.onnx, \.pt2, got '\.png'"):
         export(tiny(), tmp_path / "model.png")
+    with pytest.raises(ValueError, match="levels=True needs a network with levels, got a Conv2d; convert it first"):
+        export(nn.Conv2d(3, 2, 1), tmp_path / "model.pt2", levels=True)
     with pytest.raises(ValueError, match="no normalization"):
         export(tiny(), tmp_path / "model.pt2", normalize=True)
     with pytest.raises(ValueError, match="batch must be an integer >= 1, got 0"):
@@ -215,7 +218,7 @@ def test_errors(tmp_path):
 @FORMATS
 @pytest.mark.parametrize("name", scalespaces.models.list_models())
 def test_every_network_with_free_sizes(name, suffix, tmp_path):
-    path, model = tmp_path / f"model{suffix}", create_model(name, base=2.0, **PYRAMID).eval()
+    path, model = tmp_path / f"model{suffix}", create_model(name, lift={"base": 2.0}).eval()
     exported = export(model, path)
     assert exported.dynamic
     assert exported.notes == ()
@@ -239,7 +242,14 @@ def test_axes_of_onnx_files_have_names(tmp_path):
     }
     assert shapes["image"] == ["batch", 3, "height", "width"]
     assert shapes["output"] == ["batch", 2]
-    assert shapes["level_0"] == ["batch", 2, "height", "width"]
+    assert shapes["level_0"] == shapes["level_1"] == ["batch", 2]
+    model = create_model("s_resnet", width=3, num_classes=2, lift={"num_levels": 2}).eval()
+    export(model, path, levels=True)
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in onnx.load(path).graph.output
+    }
+    assert shapes["output"] == ["batch", 2, "height", "width"]
     assert "height" in shapes["level_1"][2]
 
 
@@ -250,7 +260,7 @@ def test_axes_of_onnx_files_have_names(tmp_path):
 @pytest.mark.parametrize("network", [Classifier, Segmenter])
 def test_converted_models_with_free_sizes(network, interaction, suffix, tmp_path):
     path = tmp_path / f"model{suffix}"
-    model = scalespaces.convert(network(), num_levels=3, interaction=interaction).eval()
+    model = scalespaces.convert(network(), {"num_levels": 3}, interaction=interaction).eval()
     exported = export(model, path)
     assert exported.notes == ()
     assert exported.dynamic
@@ -268,7 +278,7 @@ def test_converted_models_with_free_sizes(network, interaction, suffix, tmp_path
 @pytest.mark.parametrize("network", [Classifier, Segmenter])
 def test_converted_models_with_fixed_sizes(network, suffix, tmp_path):
     path = tmp_path / f"model{suffix}"
-    model = scalespaces.convert(network(), num_levels=3, sampling="dense", method="direct").eval()
+    model = scalespaces.convert(network(), Lift.paper(3)).eval()
     exported = export(model, path, size=(48, 37), batch=2)
     assert "pyramid sampling" in exported.notes[0]
     image = torch.rand(2, 3, 48, 37)

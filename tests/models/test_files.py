@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -18,6 +19,8 @@ from torch import nn
 import scalespaces
 from scalespaces.models import Card, create_model, load, save
 from scalespaces.models._files import FORMAT
+from scalespaces.nn import Lift
+from scalespaces.nn._lift import ARGUMENTS
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 NAMES = scalespaces.models.list_models()
@@ -75,9 +78,10 @@ def write_raw(path: Any, header: dict[str, Any], data: bytes) -> None:
 # --- round trips -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("preset", ["recommended", "paper"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_alone_rebuilds_every_network(name, tmp_path):
-    model, path = small(name, sampling="pyramid", method="cascade", zero_scale=0.5), tmp_path / "model.safetensors"
+def test_a_file_alone_rebuilds_every_network(name, preset, tmp_path):
+    model, path = small(name, preset=preset, lift={"zero_scale": 0.5}), tmp_path / "model.safetensors"
     train_a_little(model)
     model.card = Card(["a", "b", "c"], [0.1, 0.2, 0.3], [1, 2, 3])
     save(model, path)
@@ -86,6 +90,7 @@ def test_a_file_alone_rebuilds_every_network(name, tmp_path):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert same(again, model)
     assert again.config == model.config
+    assert again.lift.config == model.lift.config
     assert Card.of(again) == model.card
     assert not any(module.training for module in again.modules())
     image = torch.rand(1, 3, 64, 64)
@@ -126,6 +131,36 @@ def test_what_the_file_holds(tmp_path):
     small("densenet").load_state_dict(plain)
 
 
+def test_more_levels_are_lifted_than_come_out(tmp_path):
+    model, path = small("s_densenet", scale_padding="valid").eval(), tmp_path / "model.safetensors"
+    save(model, path)
+    assert load(path).lift.num_levels == model.lift.num_levels == 4 + 2 * 2
+    assert load(path).config["lift"]["num_levels"] == 4
+
+
+@pytest.mark.parametrize(
+    "lift",
+    [
+        {"num_levels": np.int64(3), "first_level": np.int32(-1), "base": np.float64(1.5), "dims": np.int64(2)},
+        {"zero_scale": np.float32(0.5), "truncation": np.float64(3), "sampling": np.float64(1.5)},
+        {"base": np.array([[1.5, 0.0], [0.0, 1.5]]), "sampling": "dense"},
+    ],
+    ids=str,
+)
+def test_numpy_numbers_in_a_lift(lift, tmp_path):
+    path = tmp_path / "model.safetensors"
+    for model, other in (
+        (small("s_cnn", lift=lift, window="plain"), None),
+        (scalespaces.convert(TinyNet(), lift), TinyNet()),
+        (scalespaces.convert(TinyNet(), Lift(**lift)), TinyNet()),
+    ):
+        save(model.eval(), path)
+        again: Any = load(path) if other is None else load(path, model=other)
+        assert again.config == model.config == json.loads(json.dumps(model.config))
+        image = torch.rand(1, 3, 32, 32)
+        assert torch.equal(again(image), model(image))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_data_types_are_kept(dtype, tmp_path):
     model, path = small("s_densenet").to(dtype).eval(), tmp_path / "model.safetensors"
@@ -157,7 +192,14 @@ def test_compiled_networks_are_saved_as_they_are(tmp_path):
 @pytest.mark.parametrize("interaction", [None, "all", ["second"]])
 def test_converted_models(interaction, tmp_path):
     path = tmp_path / "model.safetensors"
-    converted = scalespaces.convert(TinyNet(), num_levels=3, zero_scale=0.5, interaction=interaction, pool="max")
+    converted = scalespaces.convert(
+        TinyNet(),
+        {"num_levels": 3, "zero_scale": 0.5},
+        interaction=interaction,
+        scale_pool="max",
+        pool_before="fc",
+        features="norm",
+    )
     train_a_little(converted)
     save(converted, path)
     foreign = TinyNet()
@@ -173,7 +215,7 @@ def test_converted_models(interaction, tmp_path):
         assert model.first.weight is model.second.weight
     with pytest.raises(ValueError, match=r"conversion of a 'TinyNet'.*load\(path, model=...\)"):
         load(path)
-    with pytest.raises(ValueError, match=r"not those of the model|matches none"):
+    with pytest.raises(ValueError, match=r"not those of the model|matches none|is the name of a module"):
         load(path, model=nn.Sequential(nn.Conv2d(3, 3, 1)))
 
 
@@ -262,13 +304,14 @@ def whole(tmp_path_factory):
 
 
 def altered(whole, path, **changes):
-    """The file with other arguments, or with another description when there is one."""
+    """The file with other arguments, of the lift, too, or with another description when there is one."""
     header, data = raw(whole)
     document = json.loads(header["__metadata__"]["scalespaces"])
     description = changes.pop("description", None)
     if description is None:
         for key, value in changes.items():
             where = document if key in ("format", "card", "network", "conversion") else document["network"]
+            where = where["lift"] if key in ARGUMENTS else where
             where[key] = value
         description = json.dumps(document)
     header["__metadata__"] = {"scalespaces": description}
@@ -321,12 +364,14 @@ def test_foreign_files(tmp_path):
         ({"description": "[" * 10**5}, "is not JSON"),
         ({"description": "[]"}, "a list, not an object"),
         ({"description": " " * (2**20 + 1)}, "may have 1048576 characters"),
-        ({"description": '{"format": 1}'}, "neither or both"),
+        ({"description": '{"format": 2}'}, "neither or both"),
         ({"conversion": {}}, "neither or both"),
         ({"network": []}, "neither or both"),
         ({"network": [], "conversion": {}}, "conversion of a None"),
-        ({"format": 2}, "its format is 2, of scalespaces .*upgrade"),
-        ({"format": "1"}, "its format is a number"),
+        ({"format": 3}, "its format is 3, of scalespaces .*upgrade"),
+        ({"format": 1}, "its format is 1, of scalespaces .*, which this one does not read"),
+        ({"format": 0}, "its format is a number"),
+        ({"format": "2"}, "its format is a number"),
         ({"format": True}, "its format is a number"),
         ({"card": []}, "a card has"),
         ({"card": {"classes": ["a"]}}, "1 classes"),
@@ -336,7 +381,7 @@ def test_foreign_files(tmp_path):
         ({"name": "resnet"}, "resnet takes no argument"),
         ({"networks": 1}, "takes no argument 'networks'"),
         ({"num_levels": 10**9}, "num_levels may be 64 at most"),
-        ({"description": '{"format": 1, "network": {"num_levels": 1' + 5000 * "0" + "}}"}, "is not JSON"),
+        ({"description": '{"format": 2, "network": {"num_levels": 1' + 5000 * "0" + "}}"}, "is not JSON"),
         ({"num_levels": 64}, "blur too far"),
         ({"num_levels": 2.5}, "num_levels must be an integer"),
         ({"num_levels": "4"}, "num_levels must be an integer"),
@@ -358,6 +403,14 @@ def test_foreign_files(tmp_path):
         ({"num_layers": 2}, "is unknown"),
         ({"method": "exec"}, "method is one of"),
         ({"sampling": "thin"}, "sampling is"),
+        ({"first_level": -(10**9)}, "first_level may be 64 at most"),
+        ({"dims": 1}, "got a lift with dims=1"),
+        ({"truncation": 1e9}, "blur too far"),
+        ({"lift": None}, "its lift is an object of arguments"),
+        ({"lift": [["num_levels", 4]]}, "its lift is an object of arguments"),
+        ({"lift": {"levels": 4}}, "a lift takes no levels"),
+        ({"lift": {"lift": {"num_levels": 4}}}, "a lift takes no lift|plain values and lists"),
+        ({"lift": {"num_levels": {"a": 1}}}, "plain values and lists"),
     ],
 )
 def test_hostile_descriptions(whole, tmp_path, changes, message):
@@ -384,15 +437,20 @@ def test_hostile_tensors(whole, tmp_path):
 
 def test_hostile_conversions(tmp_path):
     path = tmp_path / "a.safetensors"
-    save(scalespaces.convert(TinyNet(), num_levels=2), path)
+    save(scalespaces.convert(TinyNet(), {"num_levels": 2}), path)
     header, data = raw(path)
     for change, message in [
-        ({"num_levels": 10**9}, "num_levels may be 64 at most"),
-        ({"num_levels": 60}, "blur too far"),
+        ({"lift": {"num_levels": 10**9}}, "num_levels may be 64 at most"),
+        ({"lift": {"num_levels": 60}}, "blur too far"),
+        ({"lift": {"truncation": 1e9}}, "blur too far"),
+        ({"lift": 4}, "its lift is an object of arguments"),
+        ({"lift": {"device": "cuda"}}, "a lift takes no device"),
+        ({"lift": {"kernel": "os.system"}}, "build no network"),
         ({"report": True}, "take no"),
         ({"interaction": ["nothing"]}, "matches none"),
         ({"pool_before": 3}, "build no network"),
-        ({"kernel": "os.system"}, "build no network"),
+        ({"features": 3}, "build no network"),
+        ({"scale_pool": "exec"}, "scale_pool is one of"),
     ]:
         document = json.loads(header["__metadata__"]["scalespaces"])
         document["conversion"] |= change

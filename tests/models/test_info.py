@@ -28,7 +28,8 @@ def lift_multiply_adds(levels, pixels, channels=3):
 
 @pytest.mark.parametrize(("name", "levels"), [("densenet", 1), ("s_densenet", 4)])
 def test_the_densenets_table(name, levels):
-    shapes = [(layer.layer, layer.shape) for layer in summarize(create_model(name), (3, 96, 96)).layers]
+    summary = summarize(create_model(name, preset="paper"), (3, 96, 96))
+    shapes = [(layer.layer, layer.shape) for layer in summary.layers]
     depth = 3 if levels == 4 else 1
     assert [row for row in shapes if row[0].startswith(("dense", "transition", "linear"))] == [
         ("dense_12[1,3,3] x 3", (levels, 96, 96, 39)),
@@ -53,7 +54,7 @@ def test_the_densenets_table(name, levels):
 )
 def test_the_resnets_table(name, setting):
     depth, levels, width = setting
-    summary = summarize(create_model(name), (3, 992, 992))
+    summary = summarize(create_model(name, preset="paper"), (3, 992, 992))
     rows = [layer for layer in summary.layers if "res[" in layer.layer]
     for n, (row, (side, _, factor)) in enumerate(zip(rows, BLOCKS, strict=True)):
         kind = "no-res" if n == 8 else "res"
@@ -73,7 +74,7 @@ def test_the_resnets_table(name, setting):
 
 
 def test_a_pyramid_counts_the_samples_it_has():
-    summary = summarize(create_model("s_resnet_no_interaction", sampling="pyramid"), (3, 992, 992))
+    summary = summarize(create_model("s_resnet_no_interaction"), (3, 992, 992))
     sizes = [992, 496, 248, 124]
     first = next(layer for layer in summary.layers if layer.layer.startswith("res"))
     samples = sum(n**2 for n in sizes)
@@ -84,7 +85,7 @@ def test_a_pyramid_counts_the_samples_it_has():
 
 def test_a_pyramid_folds_filters_of_several_levels():
     """The first block, where it pays: 25 taps for each coarse sample in place of 36, and the rows at the borders."""
-    summary = summarize(create_model("s_resnet", sampling="pyramid"), (3, 992, 992))
+    summary = summarize(create_model("s_resnet"), (3, 992, 992))
     first = next(layer for layer in summary.layers if layer.layer.startswith("res"))
     samples = [n**2 for n in (992, 496, 248, 124)]
     own = 9 * sum(samples) * (3 * 16 + 16 * 16)
@@ -95,7 +96,7 @@ def test_a_pyramid_folds_filters_of_several_levels():
 @pytest.mark.parametrize("name", ["s_densenet", "p4m_densenet", "s_resnet"])
 def test_activations_are_what_the_layers_return(name):
     """Count them on the computer's own memory: every tensor a module returns, once."""
-    model = create_model(name, sampling="pyramid").eval()
+    model = create_model(name).eval()
     image, seen = torch.rand(1, 3, 64, 64), {}
 
     def hook(module, args, output):
@@ -144,6 +145,18 @@ def test_text_and_json():
     document = json.loads(json.dumps(summary.to_json()))
     assert document["total"] == summary.total
     assert sum(layer["multiply_adds"] for layer in document["layers"]) == summary.multiply_adds
+
+
+def test_four_levels_cost_four_times_as_much_in_the_paper_and_a_third_more_here():
+    """Correlations of one level: 1 + 1/4 + 1/16 + 1/64 as many samples in a pyramid."""
+
+    def correlations(name, **arguments):
+        summary = summarize(create_model(name, **arguments), (3, 992, 992))
+        return sum(layer.multiply_adds for layer in summary.layers if "res[" in layer.layer)
+
+    plain = correlations("resnet")
+    assert correlations("s_resnet_no_interaction", preset="paper") == 4 * plain
+    assert math.isclose(correlations("s_resnet_no_interaction") / plain, 85 / 64, rel_tol=0.01)
 
 
 @pytest.mark.parametrize("shape", [(3, 96), (3, 0, 96)])

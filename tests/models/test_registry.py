@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import scalespaces
-from scalespaces.models import DenseNet, ScaleNetwork, create_model, register_model
+from scalespaces.models import ConvNet, DenseNet, ResNet, ScaleNetwork, create_model, register_model
+from scalespaces.models._network import on_image
 from scalespaces.models._registry import entry
+from scalespaces.nn import Lift
 
 NAMES = scalespaces.models.list_models()
-PYRAMID: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
+PRESETS = pytest.mark.parametrize("preset", ["recommended", "paper"])
 EVERY = pytest.mark.parametrize("name", NAMES)
 
 DYNAMIC_POOLING = pytest.mark.skipif(
@@ -78,9 +81,9 @@ def test_the_settings_have_names():
 
 def test_the_papers_settings():
     """[k, S, N] of the supplement, zero-scale and base of the paper's section on the implementation."""
-    settings = {name: create_model(name).config for name in NAMES if "net" in name}
+    settings = {name: create_model(name, preset="paper").config for name in NAMES if "net" in name}
     of_resnets = {
-        name: [c["filter_levels"], c["num_levels"], c["width"]] for name, c in settings.items() if "width" in c
+        name: [c["filter_levels"], c["lift"]["num_levels"], c["width"]] for name, c in settings.items() if "width" in c
     }
     assert of_resnets == {
         "s_resnet": [2, 4, 16],
@@ -88,21 +91,33 @@ def test_the_papers_settings():
         "resnet": [1, 1, 16],
         "resnet_matched_parameters": [1, 1, 18],
     }
-    assert [settings["s_densenet"][key] for key in ("filter_levels", "num_levels")] == [3, 4]
+    assert [settings["s_densenet"]["filter_levels"], settings["s_densenet"]["lift"]["num_levels"]] == [3, 4]
     for name, config in settings.items():
-        paper = {"base": 2.0, "zero_scale": 0.25, "method": "direct", "sampling": "dense", "scale_padding": "zeros"}
-        assert config.items() >= paper.items()
+        assert config["lift"].items() >= {"base": 2.0, "zero_scale": 0.25, "method": "direct"}.items()
+        assert config["lift"]["sampling"] == "dense"
+        assert config.items() >= {"scale_padding": "zeros", "window": "plain", "scale_pool": "mean"}.items()
         assert config["num_classes"] == (2 if "dense" in name else 19)
 
 
 @EVERY
-def test_a_config_rebuilds_the_model(name):
-    model = small(name, num_levels=3, sampling="pyramid", scale_padding="replicate", scale_pool="max")
+def test_the_recommended_settings_differ_in_the_lift_and_the_windows_alone(name):
+    recommended, paper = create_model(name).config, create_model(name, preset="paper").config
+    assert {key for key in paper if recommended[key] != paper[key]} == {"lift", "window"}
+    assert {key for key in paper["lift"] if recommended["lift"][key] != paper["lift"][key]} == {"sampling", "method"}
+    assert recommended["lift"].items() >= {"sampling": "pyramid", "method": "cascade"}.items()
+    assert recommended["window"] == "dilated"
+
+
+@PRESETS
+@EVERY
+def test_a_config_rebuilds_the_model(name, preset):
+    model = small(name, preset=preset, lift={"num_levels": 3}, scale_padding="replicate", scale_pool="max")
     config = json.loads(json.dumps(model.config))
     assert config == model.config
     assert set(config) == {"name", *inspect.signature(type(model)).parameters}
     again = create_model(**config)
     assert again.config == config
+    assert again.lift.config == model.lift.config
     again.load_state_dict(model.state_dict())
     image, _ = example(name)
     assert_close(again.eval()(image), model.eval()(image), rtol=0, atol=0)
@@ -129,11 +144,77 @@ def test_unknown_names(name, message):
 
 
 def test_unknown_arguments():
-    message = (
-        "s_resnet takes no argument 'sampeling'; did you mean 'sampling'.* There are num_classes, in_channels, width"
-    )
+    message = "s_resnet takes no argument 'widht'; did you mean 'width'.* There are num_classes, in_channels, width"
     with pytest.raises(TypeError, match=message):
-        create_model("s_resnet", sampeling="pyramid")
+        create_model("s_resnet", widht=3)
+    with pytest.raises(ValueError, match="preset is one of recommended, paper, got 'fast'"):
+        create_model("s_resnet", preset="fast")
+
+
+# --- the lift --------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_of_a_lift_are_merged_over_the_names_own():
+    assert create_model("s_cnn", lift={"num_levels": 5}).lift.config == Lift(5, 2**0.5).config
+    assert create_model("s_densenet", lift={"base": 1.5}).lift.config == Lift(4, 1.5).config
+    paper = create_model("s_densenet", preset="paper", lift={"base": 1.5})
+    assert paper.lift.config == Lift.paper(4, 1.5).config
+    assert create_model("s_densenet", preset="paper", lift={"sampling": 2}).lift.sampling == 2
+    assert create_model("cnn", lift={"zero_scale": 0.5}).lift.config == Lift(1, zero_scale=0.5).config
+    assert ResNet(lift={"base": 1.5}).lift.config == Lift(1, 1.5).config
+    assert ResNet().lift.config == Lift(1).config
+
+
+@PRESETS
+def test_a_lift_replaces_the_names_own(preset):
+    lift = Lift(5, 1.5, zero_scale=0.5)
+    model = create_model("s_cnn", preset=preset, lift=lift)
+    assert model.lift.config == model.config["lift"] == lift.config
+    assert model.lift is not lift
+    assert ConvNet(lift=lift).lift.config == lift.config
+
+
+@pytest.mark.parametrize("scale_padding", ["zeros", "valid"])
+def test_num_levels_counts_what_comes_out(scale_padding):
+    lift = Lift(3, 1.5)
+    before = lift.config
+    for model in (
+        create_model("s_densenet", lift=lift, scale_padding=scale_padding),
+        DenseNet(lift=lift, filter_levels=3, scale_padding=scale_padding),
+    ):
+        assert model.lift.config == before | {"num_levels": 7 if scale_padding == "valid" else 3}
+        assert lift.config == before
+        assert model.scores(torch.rand(1, 3, 96, 96)).num_levels == 3
+    config = create_model("s_densenet", lift=lift, scale_padding=scale_padding).config
+    assert config["lift"] == before
+    assert create_model(**config).lift.num_levels == (7 if scale_padding == "valid" else 3)
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_levels", 3), ("sampling", "pyramid"), ("dims", 1)])
+@EVERY
+def test_arguments_of_the_lift_go_there(name, key, value):
+    with pytest.raises(TypeError, match=rf"{key} is an argument of the lift, so it goes there: lift=\{{'{key}': "):
+        create_model(name, **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("lift", "error", "message"),
+    [
+        ({"levels": 3, "sampeling": 2}, TypeError, "a lift takes no levels, sampeling; it takes num_levels, base"),
+        ({"device": "cpu"}, TypeError, "a lift takes no device"),
+        (3, TypeError, "lift is a Lift or a dict of its arguments, got int"),
+        ({"sampling": "thin"}, ValueError, "sampling is"),
+        ({"base": 1.0}, ValueError, "base must be a finite number > 1"),
+        ({"dims": 1}, ValueError, "which have 2 spatial axes, got a lift with dims=1"),
+        (Lift(dims=3), ValueError, "2 spatial axes, got a lift with dims=3"),
+        ({"first_level": -2, "num_levels": 2}, ValueError, "level 0 still among the 2 levels"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("build", [partial(create_model, "s_cnn"), ConvNet], ids=["name", "class"])
+def test_wrong_lifts(build, lift, error, message):
+    with pytest.raises(error, match=message):
+        build(lift=lift)
 
 
 def test_registering(monkeypatch):
@@ -155,7 +236,7 @@ def test_registering(monkeypatch):
 @EVERY
 def test_a_step_decreases_the_loss_by_as_much_as_the_gradient_says(name, init):
     torch.manual_seed(0)
-    model = of_colors(name, init=init, **PYRAMID)
+    model = of_colors(name, init=init)
     image, target = example(name)
     before = loss(model, image, target)
     before.backward()
@@ -170,7 +251,7 @@ def test_a_step_decreases_the_loss_by_as_much_as_the_gradient_says(name, init):
 def test_training_from_the_default_initialization(name):
     """Stripes against none for classifiers, bright against dark for the ResNets."""
     torch.manual_seed(0)
-    model = of_colors(name, **PYRAMID)
+    model = of_colors(name)
     if classifies(name):
         target = torch.arange(4) % 2
         image = torch.rand(4, 3, 32, 32) + 0.5 * target[:, None, None, None] * torch.arange(32).sin()
@@ -191,7 +272,7 @@ def test_training_from_the_default_initialization(name):
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 @EVERY
 def test_gradients_reach_every_level_of_every_filter(name, scale_padding):
-    model = small(name, scale_padding=scale_padding)
+    model = small(name, preset="paper", scale_padding=scale_padding)
     image, target = example(name, 24)
     loss(model, image, target).backward()
     for key, parameter in model.named_parameters():
@@ -216,44 +297,44 @@ def test_initializations(name):
                 assert abs(spread[spread.abs() < 0.05].std().item() - 0.01) < 1e-3
 
 
-# --- the answers of levels -------------------------------------------------------------------------------------------
+# --- the scores of levels --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [PYRAMID, {"sampling": "dense"}, {**PYRAMID, "base": 1.5, "first_level": -1}])
+@pytest.mark.parametrize("lift", [{}, {"sampling": "dense"}, {"base": 1.5, "first_level": -1}], ids=str)
 @EVERY
-def test_the_answers_of_levels_average_to_that_of_the_network(name, arguments):
-    model = small(name, **{"num_levels": 3, "scale_pool": "mean", **arguments}).double().eval()
+def test_the_scores_of_levels_average_to_the_answer(name, lift):
+    model = small(name, lift={"num_levels": 3, **lift}).double().eval()
     image = example(name, 65)[0].double()
-    answers = model.level_answers(image)
-    assert answers.shape == (3, *model(image).shape)
-    assert_close(answers.mean(0), model(image))
-    assert not torch.allclose(answers[0], answers[1])
+    scores = on_image(model.scores(image), image.shape[2:])
+    assert scores.shapes == (model(image).shape,) * 3
+    assert_close(torch.stack(scores.levels).mean(0), model(image))
+    assert not torch.allclose(scores.levels[0], scores.levels[1])
 
 
-@pytest.mark.parametrize("scale_pool", ["mean", "max", "logsumexp"])
+@pytest.mark.parametrize("scale_pool", ["mean", "max", "logsumexp", "probabilities"])
 @EVERY
 def test_one_level_answers_for_the_network(name, scale_pool):
-    model = small(name, num_levels=1, filter_levels=1, scale_pool=scale_pool).eval()
+    model = small(name, lift={"num_levels": 1}, filter_levels=1, scale_pool=scale_pool).eval()
     image, _ = example(name)
-    assert_close(model.level_answers(image), model(image)[None])
+    (alone,) = on_image(model.scores(image), image.shape[2:]).levels
+    assert_close(model(image), alone.log_softmax(1) if scale_pool == "probabilities" else alone)
 
 
 @pytest.mark.parametrize("base", [2.0, 1.5])
 @pytest.mark.parametrize("name", [name for name in NAMES if classifies(name)])
 def test_a_downscaled_image_is_answered_by_the_level_above(name, base):
-    exact: dict[str, Any] = {**PYRAMID, "base": base, "num_levels": 3, "filter_levels": 1}
-    model = small(name, **exact).double().eval()
+    model = small(name, lift={"num_levels": 3, "base": base}, filter_levels=1).double().eval()
     image = torch.rand(2, 3, 85, 71, dtype=torch.float64)
-    answers, shifted = model.level_answers(image), model.level_answers(scalespaces.downscale(image, 1, base))
-    assert_close(shifted[:-1], answers[1:])
+    scores, shifted = model.scores(image), model.scores(scalespaces.downscale(image, 1, base))
+    assert_close(shifted.levels[:-1], scores.levels[1:])
 
 
 @EVERY
 def test_each_level_can_be_trained_by_itself(name):
-    model = small(name, num_levels=3, **PYRAMID)
+    model = small(name, lift={"num_levels": 3})
     image, target = example(name)
-    answers = model.level_answers(image)
-    F.cross_entropy(answers.flatten(0, 1), target.repeat(3, *[1] * (target.ndim - 1))).backward()
+    scores = on_image(model.scores(image), image.shape[2:])
+    torch.stack([F.cross_entropy(level, target) for level in scores.levels]).mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -262,7 +343,7 @@ def test_each_level_can_be_trained_by_itself(name):
 
 @EVERY
 def test_autocast(name):
-    model = small(name, **PYRAMID).eval()
+    model = small(name).eval()
     image, target = example(name)
     expected = model(image)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -273,10 +354,10 @@ def test_autocast(name):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+@PRESETS
 @EVERY
-def test_channels_last(name, sampling):
-    model = small(name, sampling=sampling).eval()
+def test_channels_last(name, preset):
+    model = small(name, preset=preset).eval()
     image, _ = example(name)
     expected = model(image)
     layout: Any = {"memory_format": torch.channels_last}
@@ -288,7 +369,7 @@ def test_channels_last(name, sampling):
 
 @EVERY
 def test_double_precision(name):
-    model = small(name, **PYRAMID).eval()
+    model = small(name).eval()
     image, _ = example(name)
     assert_close(model.double()(image.double()).float(), model.float()(image), rtol=1e-3, atol=1e-4)
 
@@ -311,10 +392,10 @@ def test_state_dicts_hold_parameters_and_statistics_only(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["dense", "pyramid"])
+@PRESETS
 @EVERY
-def test_export(name, sampling):
-    model = small(name, sampling=sampling).eval()
+def test_export(name, preset):
+    model = small(name, preset=preset).eval()
     image, _ = example(name)
     exported = torch.export.export(model, (image,), strict=False)
     assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
@@ -324,7 +405,7 @@ def test_export(name, sampling):
 @DYNAMIC_POOLING
 @EVERY
 def test_export_with_dynamic_sizes(name):
-    model = small(name, base=2.0, **PYRAMID).eval()
+    model = small(name, lift={"base": 2.0}).eval()
     # Two samples of the last level are left at 121 pixels; torch takes sizes of one for constants.
     dims = {axis: torch.export.Dim(f"d{axis}", min=low, max=512) for axis, low in ((0, 1), (2, 121), (3, 121))}
     exported = torch.export.export(model, (torch.rand(2, 3, 136, 141),), dynamic_shapes=(dims,), strict=False)
@@ -337,8 +418,9 @@ def test_export_with_dynamic_sizes(name):
 @EVERY
 def test_compile_whole_graph(name):
     torch._dynamo.reset()
-    fewer = {"num_levels": 2, "filter_levels": min(entry(name).arguments["filter_levels"], 2)}  # compiles faster
-    model = small(name, **PYRAMID, **(fewer if name.startswith("s_") else {}))
+    depth = min(entry(name).arguments["filter_levels"], 2)
+    fewer = {"lift": {"num_levels": 2}, "filter_levels": depth}  # compiles faster
+    model = small(name, **(fewer if name.startswith("s_") else {}))
     twin: ScaleNetwork = copy.deepcopy(model)
     image, target = example(name)
     compiled: Any = torch.compile(twin, fullgraph=True)

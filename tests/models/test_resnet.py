@@ -7,16 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, downscale, lift
+from scalespaces import ScaleSpace, downscale
 from scalespaces.models import ResNet, create_model
 from scalespaces.models._blocks import ResidualBlock, Upsample
 from scalespaces.nn import ScaleAvgPool
 from scalespaces.testing import assert_equivariant, equivariance_error
-
-EXACT: dict[str, Any] = {"method": "cascade", "sampling": "pyramid"}
 
 
 def scramble(model):
@@ -37,8 +36,9 @@ def scramble(model):
         ("resnet_matched_parameters", 1_963_549),
     ],
 )
-def test_parameters(name, parameters):
-    assert sum(p.numel() for p in create_model(name).parameters()) == parameters
+@pytest.mark.parametrize("preset", ["recommended", "paper"])
+def test_parameters(name, parameters, preset):
+    assert sum(p.numel() for p in create_model(name, preset=preset).parameters()) == parameters
 
 
 # --- an independent implementation -----------------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def reference(state, levels):
 
 @pytest.mark.parametrize("name", ["resnet", "resnet_matched_parameters", "s_resnet", "s_resnet_no_interaction"])
 def test_agrees_with_an_independent_implementation(name):
-    model = scramble(create_model(name)).double()
+    model = scramble(create_model(name, preset="paper")).double()
     image = torch.rand(1, 3, 24, 32, dtype=torch.float64)
-    levels = list(lift(image, model.config["num_levels"]).levels)
+    levels = list(paper_lift(image, 4 if name.startswith("s_") else 1).levels)
     with torch.no_grad():
         features, scores = reference(model.state_dict(), levels)
         assert_close(model.features(image).levels, tuple(features))
@@ -101,8 +101,8 @@ def test_agrees_with_an_independent_implementation(name):
     st.sampled_from(["zeros", "replicate"]),
 )
 def test_any_size_comes_back(size, grid, scale_padding):
-    sampling, base = grid
-    model = ResNet(3, 1, 2, 4, 2, base, sampling=sampling, scale_padding=scale_padding, method="cascade").eval()
+    levels = {"num_levels": 4, "sampling": grid[0], "base": grid[1]}
+    model = ResNet(3, 1, 2, levels, filter_levels=2, scale_padding=scale_padding, window="plain").eval()
     image = torch.rand(1, 1, *size)
     with torch.no_grad():
         assert model(image).shape == (1, 3, *size)
@@ -123,10 +123,10 @@ def test_upsampling_puts_every_sample_back_where_it_was(side, poolings):
 
 
 def test_scores_of_levels_average_to_the_answer():
-    model = scramble(create_model("s_resnet", width=4, num_classes=5))
+    model = scramble(create_model("s_resnet", preset="paper", width=4, num_classes=5))
     image = torch.rand(1, 3, 40, 48)
-    answer, levels = model(image, return_levels=True)
-    average = levels.stack().mean(2)
+    answer, scores = model.answer_and_scores(image)
+    average = scores.stack().mean(2)
     assert_close(answer, F.interpolate(average, scale_factor=8, mode="bilinear"), rtol=1e-4, atol=1e-5)
     pyramid = model.pyramid(image)
     for number, level in pyramid.items():
@@ -136,9 +136,9 @@ def test_scores_of_levels_average_to_the_answer():
 
 def test_scale_map():
     """At every pixel, of the levels' scores for the class that wins there, the largest."""
-    model = scramble(create_model("s_resnet", width=4, num_classes=5))
+    model = scramble(create_model("s_resnet", preset="paper", width=4, num_classes=5))
     image = torch.rand(1, 3, 40, 48)
-    answer, levels = model(image, return_levels=True)
+    answer, levels = model.answer_and_scores(image)
     sizes = {"scale_factor": 8, "mode": "bilinear", "align_corners": False}
     scores = torch.stack([F.interpolate(level, **sizes) for level in levels.levels])
     expected = torch.zeros(40, 48, dtype=torch.long)
@@ -153,24 +153,23 @@ def test_scale_map():
 
 @pytest.mark.parametrize("size", [(129, 120), (131, 114)])
 def test_multiscale_features_commute_with_scale(size):
-    model = scramble(create_model("s_resnet", num_levels=2, scale_padding="valid", **EXACT))
+    model = scramble(create_model("s_resnet", lift={"num_levels": 2}, scale_padding="valid", width=4)).double()
     assert model.lift.num_levels == 2 + 5
-    image = torch.rand(1, 3, *size)
-    assert_equivariant(model.features, image, tolerance=1e-5)
-    assert_equivariant(lambda f: model(f, return_levels=True)[1], image, tolerance=1e-5)
+    image = torch.rand(1, 3, *size, dtype=torch.float64)
+    assert_equivariant(model.features, image)
+    assert_equivariant(model, image)
 
 
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 def test_features_without_interaction_commute_at_every_level(scale_padding):
-    model = scramble(create_model("s_resnet_no_interaction", scale_padding=scale_padding, **EXACT))
-    assert_equivariant(model.features, torch.rand(1, 3, 130, 117), tolerance=1e-5, shifts=[1])
+    model = scramble(create_model("s_resnet_no_interaction", scale_padding=scale_padding, width=4)).double()
+    assert_equivariant(model.features, torch.rand(1, 3, 130, 117, dtype=torch.float64), shifts=[1])
 
 
 @pytest.mark.parametrize("window", ["plain", "dilated"])
 def test_dense_sampling_commutes_with_dilated_windows_only(window):
-    model = scramble(
-        create_model("s_resnet_no_interaction", width=4, num_levels=3, method="cascade", window=window)
-    ).double()
+    dense = {"num_levels": 3, "sampling": "dense"}
+    model = scramble(create_model("s_resnet_no_interaction", width=4, lift=dense, window=window)).double()
     image = torch.rand(1, 3, 65, 61, dtype=torch.float64)
     if window == "dilated":
         assert_equivariant(model.features, image, tolerance=1e-12, shifts=[1])
@@ -179,34 +178,39 @@ def test_dense_sampling_commutes_with_dilated_windows_only(window):
 
 
 def test_the_direct_lift_is_nearly_equivariant():
-    model = scramble(create_model("s_resnet_no_interaction", sampling="pyramid"))
+    model = scramble(create_model("s_resnet_no_interaction", lift={"method": "direct"}))
     error = np.nanmax(equivariance_error(model.features, torch.rand(1, 3, 130, 117), shifts=[1]).errors)
     assert 1e-5 < error < 0.1
 
 
 def test_scores_of_a_downscaled_image_are_those_of_the_levels_above():
-    arguments: dict[str, Any] = {**EXACT, "scale_padding": "valid", "width": 8}
-    model = scramble(create_model("s_resnet", num_levels=3, **arguments))
-    smaller = scramble(create_model("s_resnet", num_levels=2, **arguments))
+    arguments: dict[str, Any] = {"scale_padding": "valid", "width": 8}
+    model = scramble(create_model("s_resnet", lift={"num_levels": 3}, **arguments))
+    smaller = scramble(create_model("s_resnet", lift={"num_levels": 2}, **arguments))
     smaller.load_state_dict(model.state_dict())
     image = torch.rand(1, 3, 230, 226)
-    above = model(image, return_levels=True)[1].levels[1:]
-    below = smaller(downscale(image), return_levels=True)[1].levels
+    above, below = model.scores(image).levels[1:], smaller.scores(downscale(image)).levels
     assert_close(below, above, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("deep", [(1, 1, 1, 1, 1, 1, 1, 1, 3), (2,) * 9])
 def test_deep_filters_anywhere(deep):
-    model: Any = ResNet(width=3, num_levels=3, filter_levels=deep, scale_padding="valid")
+    model: Any = ResNet(width=3, lift={"num_levels": 3, "base": 1.3}, filter_levels=deep, scale_padding="valid")
     assert [block.conv2.kernel_size[0] for block in model.blocks] == list(deep)
     assert all(block.conv1.kernel_size[0] == 1 for block in model.blocks)
     assert model.lift.num_levels == 3 + sum(deep) - 9
-    assert model.features(torch.rand(1, 3, 16, 16)).num_levels == 3
+    assert model.features(torch.rand(1, 3, model.smallest_side, model.smallest_side)).num_levels == 3
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{**EXACT}, {**EXACT, "scale_padding": "valid"}, {**EXACT, "first_level": -1}, {"window": "dilated"}, {}],
+    [
+        {},
+        {"scale_padding": "valid"},
+        {"lift": {"first_level": -1}},
+        {"lift": {"sampling": "dense"}},
+        {"preset": "paper"},
+    ],
     ids=str,
 )
 def test_the_smallest_side_is_the_smallest(arguments):
@@ -225,7 +229,7 @@ def test_the_smallest_side_is_the_smallest(arguments):
 def test_missing_channels_are_zeros():
     block: Any = ResidualBlock(3, 5).eval()
     torch.nn.init.zeros_(block.norm2.weight)
-    x = lift(torch.rand(1, 3, 8, 8), 2)
+    x = paper_lift(torch.rand(1, 3, 8, 8), 2)
     out = block(x).stack()
     assert_close(out[:, :3], x.stack())
     assert not out[:, 3:].any()
@@ -234,7 +238,7 @@ def test_missing_channels_are_zeros():
 def test_no_skip_means_none():
     block: Any = ResidualBlock(5, 3, skip=False).eval()
     torch.nn.init.zeros_(block.norm2.weight)
-    assert not block(lift(torch.rand(1, 5, 8, 8), 2)).stack().any()
+    assert not block(paper_lift(torch.rand(1, 5, 8, 8), 2)).stack().any()
 
 
 @pytest.mark.parametrize(
@@ -245,7 +249,7 @@ def test_no_skip_means_none():
         (lambda: ResNet(filter_levels=(1, 2)), "one for each of 9 places"),
         (lambda: ResNet(filter_levels=2), "never meets its last one in a space of 1"),
         (lambda: ResNet(width=0), "width must be an integer >= 1"),
-        (lambda: create_model("s_resnet")(torch.rand(1, 1, 64, 64)), r"images are \(B, 3, height, width\)"),
+        (lambda: create_model("s_resnet")(torch.rand(1, 1, 64, 64)), r"takes images \(B, 3, height, width\)"),
     ],
 )
 def test_errors(build, message):

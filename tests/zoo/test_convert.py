@@ -16,7 +16,8 @@ from zoo.catalogue import MODELS, UNCONVERTIBLE, build, images
 
 import scalespaces
 from scalespaces import ScaleSpace
-from scalespaces.models import ConversionError
+from scalespaces.models import ConversionError, Converted
+from scalespaces.nn import Lift
 
 Record = Callable[[str, Any], None]
 all_models = pytest.mark.parametrize("name", MODELS)
@@ -50,10 +51,10 @@ def error(got: list[Tensor], expected: list[Tensor]) -> float:
 @torch.no_grad()
 def test_level_0_is_the_original(name: str, sampling: str | int, record: Record) -> None:
     original, image = build(name), images(128, 128)
-    converted = scalespaces.convert(original, num_levels=3, sampling=sampling).eval()
+    converted = scalespaces.convert(original, Lift(3, sampling=sampling)).eval()
     expected = leaves(original(image))
     assert error(leaves(original(image.flip(3))), expected) > 1e-3  # it does look at the image
-    worst = error(levels(converted(image, return_levels=True), 0), expected)
+    worst = error(levels(converted.outputs(image), 0), expected)
     record(f"level 0, {sampling}", worst)
     assert worst <= 1e-5
 
@@ -72,8 +73,8 @@ def large(name: str) -> list[tuple[int, int, int]]:
 def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[int, int, int], record: Record) -> None:
     height, width, num_levels = size
     original, image = build(name), images(height, width)
-    converted = scalespaces.convert(original, num_levels=num_levels).eval()
-    output = converted(image, return_levels=True)
+    converted = scalespaces.convert(original, Lift(num_levels)).eval()
+    output = converted.outputs(image)
     expected = [leaves(original(converted.lift.downscale(image, k))) for k in range(num_levels)]
     worst = max(error(levels(output, k), expected[k]) for k in range(num_levels))
     record("level k", worst)
@@ -86,16 +87,16 @@ def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[
 class Output(nn.Module):
     """One of the outputs of a converted model."""
 
-    def __init__(self, converted: nn.Module, index: int) -> None:
+    def __init__(self, converted: Converted, index: int) -> None:
         super().__init__()
         self.converted, self.index = converted, index
 
     def forward(self, image: Tensor) -> ScaleSpace:
-        return leaves(self.converted(image, return_levels=True))[self.index]
+        return leaves(self.converted.outputs(image))[self.index]
 
 
-def equivariance_error(converted: nn.Module, image: Tensor) -> float:
-    number = len(leaves(converted(image, return_levels=True)))
+def equivariance_error(converted: Converted, image: Tensor) -> float:
+    number = len(leaves(converted.outputs(image)))
     tables = [scalespaces.equivariance_error(Output(converted, i), image, shifts=[1]) for i in range(number)]
     return max(float(table.errors[0, :-1].max()) for table in tables)
 
@@ -104,7 +105,7 @@ def equivariance_error(converted: nn.Module, image: Tensor) -> float:
 @torch.no_grad()
 def test_a_pyramid_is_equivariant(name: str, record: Record) -> None:
     size, num_levels = (128, 2) if name == "timm/vgg16_bn" else (256, 3)
-    converted = scalespaces.convert(build(name), num_levels=num_levels).eval()
+    converted = scalespaces.convert(build(name), Lift(num_levels)).eval()
     worst = equivariance_error(converted, images(size, size))
     record("equivariance", worst)
     assert worst <= 1e-4
@@ -114,7 +115,7 @@ def test_a_pyramid_is_equivariant(name: str, record: Record) -> None:
 @torch.no_grad()
 def test_dense_sampling_is_equivariant_without_global_poolings(name: str, record: Record) -> None:
     """A mean over all pixels is another one than that over every second: squeeze-and-excite is left out."""
-    converted = scalespaces.convert(build(name), num_levels=3, sampling="dense", padding_mode="zeros").eval()
+    converted = scalespaces.convert(build(name), Lift(3, sampling="dense", padding_mode="zeros")).eval()
     worst = equivariance_error(converted, images(257, 257))
     record("equiv. dense", worst)
     assert worst <= 1e-4
@@ -124,10 +125,10 @@ def test_dense_sampling_is_equivariant_without_global_poolings(name: str, record
 @torch.no_grad()
 def test_interactions_change_nothing_at_first(name: str, record: Record) -> None:
     original, image = build(name), images(128, 128)
-    plain = scalespaces.convert(original, num_levels=2).eval()(image, return_levels=True)
-    converted = scalespaces.convert(original, num_levels=2, interaction="all").eval()
+    plain = scalespaces.convert(original, Lift(2)).eval().outputs(image)
+    converted = scalespaces.convert(original, Lift(2), interaction="all").eval()
     assert len(scale_convs(converted)) > 10
-    output = converted(image, return_levels=True)
+    output = converted.outputs(image)
     worst = max(error(levels(output, k), levels(plain, k)) for k in range(2))
     record("interaction", worst)
     assert worst <= 1e-5
@@ -139,7 +140,7 @@ def scale_convs(model: nn.Module) -> dict[str, Any]:
 
 @all_models
 def test_a_step_of_training_reaches_every_parameter_and_decreases_the_loss(name: str, record: Record) -> None:
-    converted = scalespaces.convert(build(name), num_levels=2, interaction="all").train()
+    converted = scalespaces.convert(build(name), Lift(2), interaction="all").train()
     image = images(64, 64, 4)
     with torch.no_grad():
         targets = [torch.randn_like(output) for output in leaves(converted(image))]
@@ -165,15 +166,15 @@ def test_a_step_of_training_reaches_every_parameter_and_decreases_the_loss(name:
 @torch.no_grad()
 def test_the_state_dict_of_the_original_loads(name: str, record: Record) -> None:
     original, image = build(name), images(64, 64)
-    converted = scalespaces.convert(MODELS[name](), num_levels=2).eval()  # other random weights
+    converted = scalespaces.convert(MODELS[name](), Lift(2)).eval()  # other random weights
     converted.model.load_state_dict(original.state_dict())
-    assert error(levels(converted(image, return_levels=True), 0), leaves(original(image))) <= 1e-5
-    interacting = scalespaces.convert(original, num_levels=2, interaction="all")
+    assert error(levels(converted.outputs(image), 0), leaves(original(image))) <= 1e-5
+    interacting = scalespaces.convert(original, Lift(2), interaction="all")
     assert interacting.model.state_dict().keys() == original.state_dict().keys()
 
 
 def test_a_branch_that_levels_take_differently_is_refused() -> None:
-    converted = scalespaces.convert(build("timm/vgg16_bn"), num_levels=2)
+    converted = scalespaces.convert(build("timm/vgg16_bn"), Lift(2))
     refusal = r"pre_logits \(ConvMlp\), \S+vgg\.py:\d+: if x\.shape.+\n.+ branch differently"
     with pytest.raises(ConversionError, match=refusal):
         converted(images(256, 256))
@@ -185,7 +186,7 @@ def test_a_branch_that_levels_take_differently_is_refused() -> None:
 def test_what_looks_at_a_map_of_one_size_is_refused(name: str, sampling: str) -> None:
     model = UNCONVERTIBLE[name]().eval()
     with pytest.raises(ConversionError) as refusal:
-        scalespaces.convert(model, num_levels=2, sampling=sampling)(images(224, 224))
+        scalespaces.convert(model, Lift(2, sampling=sampling))(images(224, 224))
     said = str(refusal.value)
     module, kind = re.findall(r"(\S+) \((\w+)\)", said)[0]
     assert type(model.get_submodule(module)).__name__ == kind

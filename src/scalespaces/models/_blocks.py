@@ -14,17 +14,17 @@ from scalespaces.functional._p4 import Group
 from scalespaces.functional._resample import read_level
 from scalespaces.nn import (
     P4BatchNorm,
+    P4Conv2d,
     P4MBatchNorm,
+    P4MConv2d,
     ScaleAvgPool,
     ScaleBatchNorm,
     ScaleConv2d,
-    ScaleP4Conv2d,
-    ScaleP4MConv2d,
     init,
 )
 from scalespaces.theory._checks import check_choice, check_integer
 
-_CONVS = {None: ScaleConv2d, "p4": ScaleP4Conv2d, "p4m": ScaleP4MConv2d}
+_CONVS = {None: ScaleConv2d, "p4": P4Conv2d, "p4m": P4MConv2d}
 _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}
 INITS = ("paper", "he")
 
@@ -85,8 +85,8 @@ class ResidualBlock(nn.Module):
 
     Example:
         >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
-        >>> ResidualBlock(3, 16, (2, 3, 3))(x).stack().shape
-        torch.Size([1, 16, 4, 32, 32])
+        >>> ResidualBlock(3, 16, (2, 3, 3))(x).shapes[0]
+        (1, 16, 32, 32)
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class DenseBlock(nn.Module):
 
     Example:
         >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
-        >>> DenseBlock(3, 12)(x).stack().shape
-        torch.Size([1, 39, 4, 32, 32])
+        >>> DenseBlock(3, 12)(x).shapes[0]
+        (1, 39, 32, 32)
     """
 
     def __init__(
@@ -208,8 +208,8 @@ class Transition(nn.Module):
 
     Example:
         >>> x = scalespaces.lift(torch.zeros(1, 39, 32, 32), num_levels=4)
-        >>> Transition(39, kernel_size=(3, 3, 3))(x).stack().shape
-        torch.Size([1, 19, 4, 16, 16])
+        >>> Transition(39, kernel_size=(3, 3, 3))(x).shapes[0]
+        (1, 19, 16, 16)
     """
 
     def __init__(

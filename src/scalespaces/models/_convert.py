@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from traceback import walk_tb
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from scalespaces.functional import ScaleSpace, resample
+from scalespaces.functional import ScaleSpace
 from scalespaces.functional._conv import SCALE_PADDINGS
-from scalespaces.functional._lift import Sampling
+from scalespaces.functional._pool import SCALE_MODES
 from scalespaces.functional._strict import strictly
-from scalespaces.models._card import Card
+from scalespaces.models._network import ScaleNetwork, first_channels
+from scalespaces.models._registry import plain
 from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePool, synchronize
-from scalespaces.testing import equivariance_error
-from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
-from scalespaces.theory._scale import Base, check_base
+from scalespaces.nn._lift import as_lift
+from scalespaces.theory._checks import check_choice, check_integer
 
 Interaction = None | str | int | Sequence[str] | Callable[[str, nn.Module], bool]
 
@@ -49,60 +49,79 @@ class ConversionError(RuntimeError):
     """What of a model cannot run on scale-spaces: the module, the line, the reason and what to do."""
 
 
-class Converted(nn.Module):
-    """A model on scale-spaces: a lift in front, the model, a pooling over levels behind; see :func:`convert`.
+class Converted(ScaleNetwork):
+    """A model on scale-spaces: a lift in front, the model, and levels combined behind; made by :func:`convert`.
 
-    Every ScaleSpace in the model's output, which may be nested, is pooled over levels on the grid of level 0. With
-    ``return_levels`` none is.
+    Every ScaleSpace in the model's output, which may be nested, is pooled over levels on the grid of level 0;
+    :meth:`outputs` has them before.
 
     Args:
         lift: from images to scale-spaces.
         model: from scale-spaces to scale-spaces, or nests of them.
-        pool: from scale-spaces to tensors.
         config: the arguments of :func:`convert`, fit for JSON.
     """
 
-    card: Card
-    """What predictions need beside the network; may be set, and is saved with it."""
-
-    def __init__(self, lift: Lift, model: nn.Module, pool: ScalePool, config: dict[str, Any]) -> None:
+    def __init__(self, lift: Lift, model: nn.Module, config: dict[str, Any]) -> None:
         super().__init__()
-        self.lift, self.model, self.pool, self.config = lift, model, pool, config
+        self.lift, self.model, self.config, self.pool = lift, model, config, ScalePool(config["scale_pool"])
+        self.in_channels = first_channels(model)
         self.training = model.training
         self._before = None
         if config["pool_before"] is not None:
-            self._before = _PoolBefore(pool)
+            self._before = _PoolBefore(self.pool)
             model.get_submodule(config["pool_before"]).register_forward_pre_hook(self._before)
 
-    def forward(self, image: Tensor, return_levels: bool = False) -> Any:
-        """Lift, run the model, and pool over levels."""
-        if self._before is not None:
-            self._before.active = not return_levels
-        x = self.lift(image)
-        if torch.compiler.is_compiling():
-            output = self.model(x)
-        else:
-            try:
-                with strictly():
-                    output = self.model(x)
-            except (torch.OutOfMemoryError, ConversionError):
-                raise
-            except Exception as error:
-                raise ConversionError(_describe(error, self.model)) from error
-        return output if return_levels else _map_spaces(output, self._pooled)
+    def forward(self, image: Tensor) -> Any:
+        """The model's answer, with levels combined."""
+        return _map_spaces(self._run(image, pooled=True), self._pooled)
 
-    def level_answers(self, image: Tensor) -> Tensor:
-        """Every level's own output, coarse levels last: one more axis in front than what levels pool to.
+    def outputs(self, image: Tensor) -> Any:
+        """What the model puts out, every tensor of it a ScaleSpace: before levels are combined."""
+        return self._run(image, pooled=False)
 
-        Maps are on the grid of level 0. The model's output must be one ScaleSpace, not a nest of them.
-        """
-        output = self(image, return_levels=True)
+    def scores(self, image: Tensor) -> ScaleSpace:
+        """Each level's own answer; the model's output must be one tensor, not a nest of them."""
+        output = self.outputs(image)
         if not isinstance(output, ScaleSpace):
             raise TypeError(
-                f"level_answers is for models with a single output, got a {type(output).__name__}; take what you need "
-                "of model(image, return_levels=True)"
+                f"scores are for models with a single output, got a {type(output).__name__}; take what you need of "
+                "network.outputs(image)"
             )
-        return torch.stack(resample(_check_grids(output)).levels)
+        return _check_grids(output)
+
+    def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
+        """The answer and each level's own, computed together unless levels are pooled inside the model."""
+        scores = self.scores(image)
+        return self._pooled(scores) if self._before is None else self(image), scores
+
+    def features(self, image: Tensor) -> ScaleSpace:
+        """What goes into the model's last linear layer, or into the module that ``features`` of the config names."""
+        name = self.config["features"] or _last_layer(self.model)
+        seen: list[Any] = []
+        hook = self.model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+        try:
+            self.outputs(image)
+        finally:
+            hook.remove()
+        if not seen or not isinstance(seen[-1], ScaleSpace):
+            raise ValueError(
+                f"the module {name!r} is not called with a ScaleSpace; name another: convert(features=...)"
+            )
+        return seen[-1]
+
+    def _run(self, image: Tensor, pooled: bool) -> Any:
+        if self._before is not None:
+            self._before.active = pooled
+        x = self.lift(image)
+        if torch.compiler.is_compiling():
+            return self.model(x)
+        try:
+            with strictly():
+                return self.model(x)
+        except (torch.OutOfMemoryError, ConversionError):
+            raise
+        except Exception as error:
+            raise ConversionError(_describe(error, self.model)) from error
 
     def _pooled(self, x: ScaleSpace) -> Tensor:
         return self.pool(_check_grids(x))
@@ -113,12 +132,26 @@ class Converted(nn.Module):
         return f"interaction={chosen}" if chosen else ""
 
 
+def _first_convolution(model: nn.Module) -> Any:
+    kinds = (*_CONVOLUTIONS, *_CONVOLUTIONS.values())
+    return next((module for module in model.modules() if isinstance(module, kinds)), None)
+
+
+def _last_layer(model: nn.Module) -> str:
+    """The name of the last linear layer, or of the last convolution of a model without one."""
+    layers = dict(model.named_modules())
+    for kinds in ((nn.Linear,), (*_CONVOLUTIONS, *_CONVOLUTIONS.values())):
+        if names := [name for name, module in layers.items() if isinstance(module, kinds)]:
+            return names[-1]
+    raise ValueError("the model has no linear layer whose input are the features; name one: convert(features=...)")
+
+
 def _check_grids(x: ScaleSpace) -> ScaleSpace:
     """Refuse levels that cannot be brought to one shape."""
     if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
         raise ConversionError(
             f"an output whose levels have shapes {x.shapes} and no grids cannot be pooled over levels; take them "
-            "with return_levels=True"
+            "from network.outputs(image)"
         )
     return x
 
@@ -135,30 +168,23 @@ class _PoolBefore:
 
 def convert(
     model: nn.Module,
-    num_levels: int = 4,
-    base: Base = 2.0,
-    zero_scale: float = 0.25,
-    sampling: Sampling = "pyramid",
-    method: str = "cascade",
-    kernel: str = "discrete_gaussian",
-    padding_mode: PaddingMode = "reflect",
-    first_level: int = 0,
+    lift: Lift | Mapping[str, Any] | None = None,
+    *,
     interaction: Interaction = None,
     scale_padding: str = "zeros",
-    pool: str = "mean",
+    scale_pool: str = "mean",
     pool_before: str | None = None,
-    report: bool = False,
-    image: Tensor | None = None,
+    features: str | None = None,
 ) -> Converted:
     r"""Turn an ordinary CNN :math:`\Phi` into one that is equivariant to scale, with the same parameters.
 
     .. math:: \hat\Phi[f]_k = \Phi[f_k], \qquad f_k = D^k f
 
     Plain layers run on the container: the model's own code is run on the lifted image, its convolutions, poolings and
-    normalizations with taps :math:`c^k` apart at level :math:`k` (:mod:`scalespaces.functional._torch_functions`). In
-    evaluation level 0 is what the model computes from the image, and on a pyramid level :math:`k` what it computes
-    from :math:`D^k f`. While training, batch norms take their statistics over all levels. The model is copied;
-    parameters keep their names, after ``model.``, but ``interaction`` gives the weights it chooses another axis.
+    normalizations with taps :math:`c^k` apart at level :math:`k`. In evaluation level 0 is what the model computes
+    from the image, and on a pyramid level :math:`k` what it computes from :math:`D^k f`. While training, batch norms
+    take their statistics over all levels. The model is copied; parameters keep their names, after ``model.``, but
+    ``interaction`` gives the weights it chooses another axis.
 
     What cannot run on scale-spaces is refused with the module, the line and the reason: branches on a size that
     differs between levels, ``isinstance(x, Tensor)``, flattened maps that have one size. (A test
@@ -166,52 +192,45 @@ def convert(
 
     Args:
         model: from images to tensors, or nests of them: dictionaries, lists, tuples, dataclasses.
-        num_levels: of the lift; as in :func:`~scalespaces.functional.lift`, like ``base``, ``zero_scale``,
-            ``sampling``, ``method``, ``kernel`` (by name), ``padding_mode`` and ``first_level``.
+        lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of arguments that differ from the
+            recommended ones. ``Lift()``, with the spatial axes of the model, when left out.
         interaction: convolutions that get a filter of two levels, the second of which starts at zero: ``"all"``,
             patterns of names (``["layer4.*.conv2"]``), a function of name and module, or ``n`` for the first of every
             ``n``. Only plain ``nn.Conv1d``, ``2d`` and ``3d`` can be chosen.
         scale_padding: what those convolutions see past the last level.
-        pool: over levels at the end, ``"mean"``, ``"max"`` or ``"logsumexp"``.
+        scale_pool: how levels are combined at the end: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
         pool_before: the name of a module; levels are pooled in front of it already, features of a classifier with
             ``pool_before="fc"`` instead of logits.
-        report: print the equivariance error, measured on ``image``.
-        image: ``(B, C, *spatial)``; noise of 256 pixels along each axis when left out.
+        features: the name of a module whose input are the features; the last linear layer when left out.
 
     Example:
         >>> cnn = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.ReLU(),
         ...                           torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5))
-        >>> network, image = scalespaces.convert(cnn, num_levels=3), torch.rand(1, 3, 64, 64)
+        >>> network, image = scalespaces.convert(cnn, {"num_levels": 3}), torch.rand(1, 3, 64, 64)
         >>> network(image).shape
         torch.Size([1, 5])
-        >>> torch.equal(network(image, return_levels=True).levels[0], cnn(image))
+        >>> torch.equal(network.scores(image).levels[0], cnn(image))
         True
     """
     _check(model)
     check_choice("scale_padding", scale_padding, SCALE_PADDINGS)
-    lift = Lift(num_levels, base, zero_scale, kernel, method, sampling, padding_mode, first_level)
+    check_choice("scale_pool", scale_pool, SCALE_MODES)
+    first = _first_convolution(model)
+    lift = as_lift(lift, {} if first is None else {"dims": len(first.stride)})
     chosen = _choose(model, interaction)
-    if pool_before is not None and pool_before not in dict(model.named_modules()):
-        raise ValueError(f"pool_before is the name of a module, got {pool_before!r}{_similar(pool_before, model)}")
-    config = {
-        "num_levels": num_levels,
-        "base": check_base(base),
-        "zero_scale": zero_scale,
-        "sampling": sampling,
-        "method": method,
-        "kernel": kernel,
-        "padding_mode": padding_mode,
-        "first_level": first_level,
+    for argument, name in (("pool_before", pool_before), ("features", features)):
+        if name is not None and name not in dict(model.named_modules()):
+            raise ValueError(f"{argument} is the name of a module, got {name!r}{_similar(name, model)}")
+    config: dict[str, Any] = {
+        "lift": plain(lift.config),
         "interaction": chosen or None,
         "scale_padding": scale_padding,
-        "pool": pool,
+        "scale_pool": scale_pool,
         "pool_before": pool_before,
+        "features": features,
     }
-    lift = _like(lift, model)
-    converted = Converted(lift, _replace(copy.deepcopy(model), chosen, scale_padding), ScalePool(pool), config)
-    if report:
-        print(_report(converted, image))
-    return converted
+    lift = _like(Lift(**lift.config), model)
+    return Converted(lift, _replace(copy.deepcopy(model), chosen, scale_padding), config)
 
 
 def _like(lift: Lift, model: nn.Module) -> Lift:
@@ -261,7 +280,7 @@ def _choose(model: nn.Module, interaction: Interaction) -> list[str]:
 
 
 def _similar(name: str, model: nn.Module) -> str:
-    close = get_close_matches(name, [other for other, _ in model.named_modules()], 1, 0.4)
+    close = get_close_matches(str(name), [other for other, _ in model.named_modules()], 1, 0.4)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -331,48 +350,6 @@ def _map_spaces(value: Any, function: Callable[[ScaleSpace], Any]) -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return dataclasses.replace(value, **{name: _map_spaces(getattr(value, name), function) for name in names})
     return value
-
-
-class _Output(nn.Module):
-    """One ScaleSpace of the output."""
-
-    def __init__(self, converted: Converted, index: int) -> None:
-        super().__init__()
-        self.converted, self.index = converted, index
-
-    def forward(self, image: Tensor) -> ScaleSpace:
-        """Run."""
-        found: list[ScaleSpace] = []
-        _map_spaces(self.converted(image, return_levels=True), found.append)
-        return found[self.index]
-
-
-def _report(converted: Converted, image: Tensor | None) -> str:
-    if image is None:
-        image = _noise(converted)
-    outputs: list[ScaleSpace] = []
-    training = [module for module in converted.modules() if module.training]
-    converted.eval()
-    with torch.no_grad():
-        _map_spaces(converted(image, return_levels=True), outputs.append)
-    tables = [equivariance_error(_Output(converted, index), image) for index in range(len(outputs))]
-    for module in training:
-        module.training = True
-    head = f"equivariance error on images {tuple(image.shape)}, downscaled by base**l"
-    return "\n\n".join(
-        f"{head}, output {index}\n{table}" if len(tables) > 1 else f"{head}\n{table}"
-        for index, table in enumerate(tables)
-    )
-
-
-def _noise(converted: Converted) -> Tensor:
-    kinds = (*_CONVOLUTIONS, *_CONVOLUTIONS.values())
-    found: list[Any] = [module for module in converted.modules() if isinstance(module, kinds)]
-    if found:
-        first, generator = found[0], torch.Generator().manual_seed(0)
-        dims = first.weight.ndim - 2 if type(first) not in _CONVOLUTIONS.values() else first.dims
-        return torch.randn(1, first.in_channels, *[256] * dims, generator=generator).to(first.weight)
-    raise ValueError("the model has no convolution that says what images it takes; give report an image")
 
 
 # --- errors with their place -----------------------------------------------------------------------------------------

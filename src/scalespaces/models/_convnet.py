@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace
-from scalespaces.functional._lift import Sampling
 from scalespaces.models._blocks import initialize
-from scalespaces.models._network import ScaleNetwork, per_place
+from scalespaces.models._network import NamedNetwork, per_place
 from scalespaces.models._registry import register_model
-from scalespaces.nn import ScaleBatchNorm, ScaleConv2d, ScaleMaxPool, ScalePool
+from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool, ScalePool
 from scalespaces.theory._checks import check_integer, check_real
-from scalespaces.theory._scale import Base
 
 
 class ConvBlock(nn.Module):
@@ -65,7 +63,7 @@ class GridPool(nn.Module):
         return level.unsqueeze(-2).masked_fill(outside, -math.inf).amax(-1)
 
 
-class ConvNet(ScaleNetwork):
+class ConvNet(NamedNetwork):
     r"""A small CNN, by default the one that SESN compares on MNIST-scale, run on every level of a scale-space.
 
     ===========================  ==================
@@ -92,11 +90,13 @@ class ConvNet(ScaleNetwork):
         grid: cells along each side that the last features are pooled to, by their maximum.
         hidden: channels of the hidden layer.
         dropout: probability with which values of the hidden layer are dropped while training.
-        num_levels: the number of levels S; as the following arguments see :class:`~scalespaces.models.ScaleNetwork`.
+        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
+            out. Its ``num_levels`` is the number of levels S that come out.
         filter_levels: k, of all filters; or one number for each convolution.
-        window: windows of the poolings: ``"plain"`` or ``"dilated"``, which commutes with scale in every sampling. In
+        scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
+        window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"``. In
             a pyramid they are the same.
-        scale_pool: how the logits of levels are pooled: ``"mean"``, ``"max"`` or ``"logsumexp"``.
+        scale_pool: how the logits of levels are pooled: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
         init: ``"he"`` or ``"paper"`` (filters start as the identity and some noise).
 
     Shape:
@@ -104,10 +104,11 @@ class ConvNet(ScaleNetwork):
         - Output: :math:`(B, classes)`
 
     Example:
-        >>> model = ConvNet(num_levels=4, base=2**0.5, sampling="pyramid", method="cascade")
-        >>> answer, levels = model(torch.zeros(2, 1, 28, 28), return_levels=True)
-        >>> answer.shape, levels.shapes[3]
-        (torch.Size([2, 10]), (2, 10))
+        >>> model = ConvNet(lift={"num_levels": 4, "base": 2**0.5})
+        >>> model(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+        >>> model.scores(torch.zeros(2, 1, 28, 28)).shapes
+        ((2, 10), (2, 10), (2, 10), (2, 10))
         >>> sum(p.numel() for p in model.parameters())
         494549
     """
@@ -121,15 +122,10 @@ class ConvNet(ScaleNetwork):
         grid: int = 2,
         hidden: int = 256,
         dropout: float = 0.7,
-        num_levels: int = 1,
+        lift: Lift | Mapping[str, Any] | None = None,
         filter_levels: int | Sequence[int] = 1,
-        base: Base = 2.0,
-        zero_scale: float = 0.25,
-        method: str = "direct",
-        sampling: Sampling = "dense",
         scale_padding: str = "zeros",
-        first_level: int = 0,
-        window: str = "plain",
+        window: str = "dilated",
         scale_pool: str = "mean",
         init: str = "he",
     ) -> None:
@@ -137,9 +133,7 @@ class ConvNet(ScaleNetwork):
             raise ValueError("channels has one number for each convolution, got none")
         deep = per_place(filter_levels, [True] * len(channels))
         layout = [entry for k in deep for entry in (k, None)][:-1]
-        super().__init__(
-            in_channels, layout, num_levels, base, zero_scale, method, sampling, scale_padding, first_level, window
-        )
+        super().__init__(in_channels, layout, lift, scale_padding, window)
         for name, value in (("num_classes", num_classes), ("kernel_size", kernel_size), ("hidden", hidden)):
             check_integer(name, value, 1)
         check_real("dropout", dropout, "from 0 to below 1", lambda p: 0 <= p < 1)
@@ -155,12 +149,12 @@ class ConvNet(ScaleNetwork):
         self.scale_pool = ScalePool(scale_pool)
         initialize(self, init)
 
-    def _head(self) -> list[nn.Module]:
+    def _layers(self) -> list[nn.Module]:
         return [self.grid_pool, self.hidden, self.norm, self.relu, self.dropout, self.linear]
 
     def rows(self) -> list[nn.Module]:
         """The rows of the table."""
-        return [self.lift, *self.blocks, *self._head(), self.scale_pool]
+        return [self.lift, *self.blocks, *self._layers(), self.scale_pool]
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         """The features of the lifted image."""
@@ -168,19 +162,15 @@ class ConvNet(ScaleNetwork):
             levels = self.through(block, levels)
         return levels
 
-    def scores(self, features: ScaleSpace) -> ScaleSpace:
+    def head(self, features: ScaleSpace) -> ScaleSpace:
         """The class scores of every level as a whole: levels of ``(B, classes)``, which have no grid."""
-        for layer in self._head():
+        for layer in self._layers():
             features = layer(features)
         return features
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """The class scores ``(B, classes)``."""
-        return self.scale_pool(self.scores(features))
-
-    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The class scores of each level, ``(S, B, classes)``."""
-        return torch.stack(self.scores(features).levels)
+        return self.scale_pool(self.head(features))
 
 
 _DIGITS: dict[str, Any] = {"input_shape": (1, 28, 28)}
@@ -189,7 +179,7 @@ register_model(
     "s_cnn",
     ConvNet,
     "the small CNN on 4 levels half an octave apart, with the same parameters",
-    {"num_levels": 4, "base": 2**0.5, "method": "cascade", "sampling": "pyramid"},
+    {"lift": {"num_levels": 4, "base": 2**0.5}},
     baseline="cnn",
     **_DIGITS,
 )

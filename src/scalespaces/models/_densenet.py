@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.functional import ScaleSpace
-from scalespaces.functional._lift import Sampling
 from scalespaces.functional._p4 import Group, order
 from scalespaces.models._blocks import DenseBlock, LongSkip, Transition, initialize
-from scalespaces.models._network import ScaleNetwork, per_place
+from scalespaces.models._network import NamedNetwork, per_place, strongest_level
 from scalespaces.models._registry import register_model
-from scalespaces.nn import GlobalPool, P4MPool, P4Pool, ScaleP4Conv2d, ScaleP4MConv2d, ScalePool
+from scalespaces.nn import GlobalPool, Lift, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScalePool
 from scalespaces.theory._checks import check_integer
-from scalespaces.theory._scale import Base
 
-_LIFTING = {"p4": ScaleP4Conv2d, "p4m": ScaleP4MConv2d}
+_LIFTING = {"p4": P4Conv2d, "p4m": P4MConv2d}
 _POOLING = {"p4": P4Pool, "p4m": P4MPool}
 
 
-class DenseNet(ScaleNetwork):
+class DenseNet(NamedNetwork):
     r"""The supplement's table "A DenseNet": classification, for PCam's images of 96 x 96.
 
     ======================  =====================
@@ -45,18 +42,22 @@ class DenseNet(ScaleNetwork):
     With a ``group`` all channels are *fields* on the symmetries of the square, made by one more correlation in front,
     3 x 3 with as many fields as the image has channels, and averaged over the group in the end. Outputs are then
     invariant under the symmetries, to machine precision, for images whose sides are divisible by :math:`2^P` with
-    :math:`P` transitions (4 here): then no 2 x 2 pooling leaves a row over. Scale comes on top with ``num_levels``.
+    :math:`P` transitions (4 here): then no 2 x 2 pooling leaves a row over. Scale comes on top with the lift's
+    ``num_levels``.
 
     Args:
         num_classes: number of classes.
         in_channels: channels of the image.
         growth: channels of each layer of a dense block, one number per block.
         num_layers: layers of a dense block.
-        num_levels: the number of levels S; as the following arguments see :class:`~scalespaces.models.ScaleNetwork`.
+        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
+            out. Its ``num_levels`` is the number of levels S that come out.
         filter_levels: k, of the filters in transitions; or one number for each of dense, transition, dense, ...
-        window: windows of the poolings: ``"plain"`` (the paper's) or ``"dilated"``, which commutes with scale in
-            every sampling. In a pyramid they are the same.
-        scale_pool: how levels are pooled: ``"mean"`` (the paper's), ``"max"`` or ``"logsumexp"``.
+        scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
+        window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"`` (the
+            paper's). In a pyramid they are the same.
+        scale_pool: how levels are pooled: ``"mean"`` (the paper's), ``"max"``, ``"logsumexp"`` or
+            ``"probabilities"``.
         group: ``"p4"`` or ``"p4m"`` for the symmetries of the square.
         init: ``"paper"`` (filters start as the identity and some noise) or ``"he"``.
 
@@ -65,7 +66,7 @@ class DenseNet(ScaleNetwork):
         - Output: :math:`(B, classes)`
 
     Example:
-        >>> model = DenseNet(num_levels=4, filter_levels=3, sampling="pyramid", method="cascade")
+        >>> model = DenseNet(lift={"num_levels": 4}, filter_levels=3)
         >>> model(torch.zeros(1, 3, 96, 96)).shape
         torch.Size([1, 2])
         >>> model.features(torch.zeros(1, 3, 96, 96))
@@ -82,15 +83,10 @@ class DenseNet(ScaleNetwork):
         in_channels: int = 3,
         growth: Sequence[int] = (12, 24, 48),
         num_layers: int = 3,
-        num_levels: int = 1,
+        lift: Lift | Mapping[str, Any] | None = None,
         filter_levels: int | Sequence[int] = 1,
-        base: Base = 2.0,
-        zero_scale: float = 0.25,
-        method: str = "direct",
-        sampling: Sampling = "dense",
         scale_padding: str = "zeros",
-        first_level: int = 0,
-        window: str = "plain",
+        window: str = "dilated",
         scale_pool: str = "mean",
         group: Group | None = None,
         init: str = "paper",
@@ -104,9 +100,7 @@ class DenseNet(ScaleNetwork):
         layout: list[int | None] = []
         for k, transition in zip(deep, places, strict=True):
             layout += [1, None, k] if transition else [k] * check_integer("num_layers", num_layers, 1)
-        super().__init__(
-            in_channels, layout, num_levels, base, zero_scale, method, sampling, scale_padding, first_level, window
-        )
+        super().__init__(in_channels, layout, lift, scale_padding, window)
         check_integer("num_classes", num_classes, 1)
         self.stem = (
             None if group is None else _LIFTING[group](in_channels, in_channels, (1, 3, 3), bias=False, lifting=True)
@@ -148,18 +142,25 @@ class DenseNet(ScaleNetwork):
             x = skip(self.through(transition, self.through(block, x)), x)
         return self.through(self.blocks[-1], x)
 
-    def scores(self, features: ScaleSpace) -> ScaleSpace:
-        """The class scores of every sample of every level: their average over all samples is the level's answer."""
+    def head(self, features: ScaleSpace) -> ScaleSpace:
+        """The class scores of every level as a whole: levels of ``(B, classes)``, which have no grid."""
+        return self._pooled(features).map(self.linear)
+
+    def scale_map(self, image: Tensor) -> Tensor:
+        """At every pixel the number of the level with the highest score there for the predicted class: ``(B, H, W)``.
+
+        The average over all samples of such scores is the level's own answer.
+        """
+        features, size = self.features(image), image.shape[2:]
         x = features if self.group_pool is None else self.group_pool(features)
-        return x.map(lambda level: F.conv2d(level, self.linear.weight[:, :, None, None], self.linear.bias))
+        maps = x.map(lambda level: F.conv2d(level, self.linear.weight[:, :, None, None], self.linear.bias))
+        return strongest_level(self.pool(features, size), maps, size)
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """The class scores ``(B, classes)``."""
+        if self.scale_pool.mode == "probabilities":  # of scores; other modes pool features, as the paper does
+            return self.scale_pool(self.head(features))
         return self.linear(self.scale_pool(self._pooled(features)))
-
-    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The class scores of each level, ``(S, B, classes)``."""
-        return torch.stack(self._pooled(features).map(self.linear).levels)
 
     def _pooled(self, features: ScaleSpace) -> ScaleSpace:
         return self.global_pool(features if self.group_pool is None else self.group_pool(features))
@@ -171,7 +172,7 @@ register_model(
     "s_densenet",
     DenseNet,
     "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions",
-    {"num_levels": 4, "filter_levels": 3},
+    {"lift": {"num_levels": 4}, "filter_levels": 3},
     baseline="densenet",
     **_PCAM,
 )

@@ -23,9 +23,8 @@ from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces.functional import ScaleSpace
 from scalespaces.models._card import Card
-from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._network import ScaleNetwork, first_channels
 from scalespaces.models._registry import entry
-from scalespaces.nn import Lift
 from scalespaces.theory._checks import check_choice, check_integer
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def export(
         size: height and width where they are fixed; those of the registered network, or 224, when left out.
         batch: number of images where it is fixed.
         static: fix batch, height and width in any case.
-        levels: also give the outputs of every level; of a converted model, those instead of pooled ones.
+        levels: also give the scores of every level, for a network that has levels.
         normalize: put the input normalization of the network's :class:`~scalespaces.models.Card` into the graph.
 
     Returns:
@@ -110,9 +109,11 @@ def export(
     card = Card.of(model)
     if normalize and not card.mean:
         raise ValueError("the network has no normalization to put into the graph; give it a Card with mean and std")
+    if levels and not isinstance(model, ScaleNetwork):
+        raise ValueError(f"levels=True needs a network with levels, got a {type(model).__name__}; convert it first")
     job = _Job(prepare(path), _Graph(copy.deepcopy(model), card if normalize else Card(), levels))
     job.description = {"card": card.to_json(), "normalizes": normalize}
-    channels = _channels(model)
+    channels = first_channels(model)
     height, width = (check_integer("size", n, 1) for n in size or _usual_size(model))
     fixed = (check_integer("batch", batch, 1), channels, height, width)
     reason = None if static else _why_static(model)
@@ -148,16 +149,17 @@ class _Graph(nn.Module):
 
     def __init__(self, model: nn.Module, card: Card, levels: bool) -> None:
         super().__init__()
-        self.model, self.card, self.levels = model, card, levels
+        self.model: Any = model
+        self.card, self.levels = card, levels
         self.eval().cpu()
 
     def forward(self, image: Tensor) -> Tensor | dict[str, Tensor]:
         """Run."""
         image = self.card.normalize(image)
-        output = self.model(image, return_levels=True) if self.levels else self.model(image)
-        if self.levels and isinstance(self.model, ScaleNetwork):
-            output = {"output": output[0], "": output[1]}
-        named = _named(output)
+        if self.levels:
+            answer, scores = self.model.answer_and_scores(image)
+            return _named({"output": answer, "": scores})
+        named = _named(self.model(image))
         return named["output"] if named.keys() == {"output"} else named
 
 
@@ -305,9 +307,9 @@ def _remainder(self: Any, other: Any) -> Any:
 
 def _why_static(model: nn.Module) -> str | None:
     """Why sizes cannot be free, if so."""
-    lift = getattr(model, "lift", None)
-    if not isinstance(lift, Lift) or lift.num_levels == 1:
+    if not isinstance(model, ScaleNetwork) or model.lift.num_levels == 1:
         return None
+    lift = model.lift
     if lift.base != 2:
         return f"they are free for base 2, and this is base {lift.base}"
     steps = [2.0 ** (k + lift.first_level) for k in range(lift.num_levels)]
@@ -316,18 +318,11 @@ def _why_static(model: nn.Module) -> str | None:
 
 def _traced_side(model: nn.Module) -> int:
     """A side at which the last level has two samples after strides of 32: torch takes sizes of one for constants."""
-    lift = getattr(model, "lift", None)
-    return 64 * 2 ** (lift.num_levels + lift.first_level - 1 if isinstance(lift, Lift) else 0)
-
-
-def _channels(model: nn.Module) -> int:
-    """The channels of the images: those of the network or of its first layer that says."""
-    found = (getattr(module, "in_channels", None) for module in model.modules())
-    return next((channels for channels in found if isinstance(channels, int)), 3)
+    return 64 * 2 ** (model.lift.num_levels + model.lift.first_level - 1 if isinstance(model, ScaleNetwork) else 0)
 
 
 def _usual_size(model: nn.Module) -> tuple[int, int]:
-    name = getattr(model, "config", {}).get("name")
+    name = model.config.get("name") if isinstance(model, ScaleNetwork) else None
     return (224, 224) if name is None else entry(name).input_shape[1:]
 
 

@@ -20,26 +20,14 @@ from scalespaces.models._card import Card
 from scalespaces.models._convert import Converted, convert
 from scalespaces.models._network import ScaleNetwork
 from scalespaces.models._registry import create_model
+from scalespaces.nn import Lift
 
-FORMAT = 1
+FORMAT = 2
 _KEY = "scalespaces"  # the only entry of the metadata, whose order would differ from file to file
 _MOST_METADATA = 2**20  # characters
 _MOST_LEVELS = 64
 _FARTHEST = {False: 2.0**16, True: 2.0**8}  # standard deviation of the last level's blur in pixels; of a matrix base
-_CONVERSION = (
-    "num_levels",
-    "base",
-    "zero_scale",
-    "sampling",
-    "method",
-    "kernel",
-    "padding_mode",
-    "first_level",
-    "interaction",
-    "scale_padding",
-    "pool",
-    "pool_before",
-)
+_CONVERSION = ("lift", "interaction", "scale_padding", "scale_pool", "pool_before", "features")
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 _DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
@@ -63,9 +51,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     from importlib.metadata import version
 
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    config = getattr(model, "config", None)
+    config = model.config if isinstance(model, ScaleNetwork) else {}
     converted = isinstance(model, Converted)
-    if not isinstance(config, dict) or not (converted or isinstance(config.get("name"), str)):
+    if not (converted or isinstance(config.get("name"), str)):
         raise ValueError(
             "networks made by scalespaces.models.create_model or scalespaces.convert can be saved, got a "
             f"{type(model).__name__} with no config; of others, save the state_dict with safetensors.torch.save_file"
@@ -168,6 +156,8 @@ def _read(metadata: Mapping[str, str]) -> dict[str, Any]:
     version, written_by = document.get("format"), document.get("version")
     if type(version) is not int or version < 1:
         raise ValueError(f"its format is a number from 1 on, got {version!r:.80}")
+    if version < FORMAT:
+        raise ValueError(f"its format is {version}, of scalespaces {written_by!r:.40}, which this one does not read")
     if version > FORMAT:
         raise ValueError(f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}; upgrade to read it")
     if sum(isinstance(document.get(key), dict) for key in ("network", "conversion")) != 1:
@@ -188,7 +178,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
             )
         if not config.keys() <= set(_CONVERSION):
             raise ValueError(f"conversions take no {sorted(config.keys() - set(_CONVERSION))!r:.80}")
-        _check_reach(config, config.get("num_levels", 4))
+        _check_reach(config, _lift_of(config).get("num_levels", 4))
         network = _attempt(lambda: convert(model, **config))
         _compare(tensors, network.state_dict(), "its tensors are not those of the model, converted")
         return network
@@ -203,9 +193,10 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
 
 def _skeleton(config: dict[str, Any]) -> ScaleNetwork:
     """The network with no memory and with the cheapest lift, on which none of its parameters depend."""
-    cheap: dict[str, Any] = {"base": 2.0, "zero_scale": 0.25, "method": "cascade", "sampling": "pyramid"}
+    cheap = {name: value for name, value in _lift_of(config).items() if name in ("num_levels", "first_level", "dims")}
     with torch.device("meta"), _Unfilled():
-        return create_model(**config | {name: value for name, value in cheap.items() if name in config})
+        arguments: dict[str, Any] = config | {"lift": Lift(**cheap).config}
+        return create_model(**arguments)
 
 
 class _Unfilled(TorchFunctionMode):
@@ -226,7 +217,9 @@ def _attempt(build: Callable[[], Any]) -> Any:
 def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
     """No number may be larger, and no list longer, than the tensors call for: little is built of a file that lies."""
     most = max([_MOST_LEVELS, len(tensors), *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
-    for name, value in config.items():
+    for name, value in (config | _lift_of(config)).items():
+        if name == "lift":
+            continue
         limit = _MOST_LEVELS if name in ("num_levels", "first_level") else most
         items = _leaves(value)
         if len(items) > max(_MOST_LEVELS, len(tensors)):
@@ -238,6 +231,14 @@ def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
                 raise ValueError(f"{name} may be {limit} at most with these tensors, got {item!r:.40}")
 
 
+def _lift_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the lift, the only ones that are nested."""
+    lift = config.get("lift", {})
+    if not isinstance(lift, dict):
+        raise ValueError(f"its lift is an object of arguments, got {lift!r:.80}")
+    return lift
+
+
 def _leaves(value: Any) -> list[Any]:
     """The items of nested lists, which are all that arguments may nest."""
     if isinstance(value, dict):
@@ -246,17 +247,18 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _check_reach(config: dict[str, Any], num_levels: int) -> None:
-    """The kernel of the last level must have a size that can be computed."""
-    matrix = isinstance(config.get("base"), list)
+    """The kernel of the last level must have a size that can be computed: longer ones count as wider."""
+    lift = _lift_of(config)
+    matrix = isinstance(lift.get("base"), list)
     try:
-        base = float(np.linalg.norm(config["base"])) if matrix else float(config.get("base", 2.0))
-        sigma = math.sqrt(config.get("zero_scale", 0.25)) * base ** (num_levels - 1)
+        base = float(np.linalg.norm(lift["base"])) if matrix else float(lift.get("base", 2.0))
+        sigma = math.sqrt(lift.get("zero_scale", 0.25)) * base ** (num_levels - 1) * lift.get("truncation", 4.0) / 4
     except (TypeError, ValueError, OverflowError):
         sigma = math.inf
     if not sigma <= _FARTHEST[matrix]:
         raise ValueError(
-            f"{num_levels!r:.40} levels of base {config.get('base')!r:.80} and zero-scale "
-            f"{config.get('zero_scale')!r:.40} blur too far to be computed"
+            f"{num_levels!r:.40} levels of base {lift.get('base')!r:.80}, zero-scale {lift.get('zero_scale')!r:.40} "
+            f"and truncation {lift.get('truncation')!r:.40} blur too far to be computed"
         )
 
 

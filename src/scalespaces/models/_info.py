@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace
-from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._network import NamedNetwork
 from scalespaces.nn import (
     GlobalPool,
     Lift,
+    P4Conv2d,
+    P4MConv2d,
     P4MPool,
     P4Pool,
     ScaleAvgPool,
     ScaleConv2d,
-    ScaleP4Conv2d,
-    ScaleP4MConv2d,
     ScalePool,
 )
 
@@ -96,7 +96,7 @@ def _cells(label: str, shape: str, parameters: float, multiply_adds: float, acti
     return label, shape, f"{parameters:,}", f"{multiply_adds:,}", f"{activations_mib:,.1f}"
 
 
-def summarize(model: ScaleNetwork, input_shape: Sequence[int]) -> Summary:
+def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
     """Count what a network costs for one image, without computing anything: any size takes no memory.
 
     Multiply-adds are those of correlations, of the blurs of the lift and of linear layers. Activations are the
@@ -158,7 +158,7 @@ _LABELS = {
 
 def _label(module: Any) -> str:
     """What the paper's tables call a module, or the name of its class."""
-    if isinstance(module, ScaleConv2d | ScaleP4Conv2d | ScaleP4MConv2d):
+    if isinstance(module, ScaleConv2d | P4Conv2d | P4MConv2d):
         return f"corr[{','.join(map(str, module.kernel_size))}]"
     return getattr(module, "label", None) or _LABELS.get(type(module), type(module).__name__)
 

@@ -1,9 +1,9 @@
-"""What the networks have in common: the lift, and what can be had of their levels."""
+"""What every network offers, and what those built by name share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,40 +11,87 @@ from torch import Tensor, nn
 
 from scalespaces.functional import ScaleSpace, feature_pyramid, resample
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.functional._lift import Sampling
 from scalespaces.functional._pool import WINDOWS
 from scalespaces.models._card import Card
 from scalespaces.nn import Lift, checkpoint
+from scalespaces.nn._lift import as_lift
 from scalespaces.theory._checks import check_choice, check_integer
-from scalespaces.theory._scale import Base
+
+
+class ImageTooSmallError(ValueError):
+    """An image that is smaller than a network's ``smallest_side``."""
 
 
 class ScaleNetwork(nn.Module):
-    r"""An image is lifted, features of every level are computed, and levels are pooled into one answer.
+    """A network with levels: the one interface of networks built by name and of converted ones.
 
-    ``model(image)`` is the answer. With ``return_levels=True`` the class scores of every level, before they are
-    pooled, come out beside it.
+    An image is lifted, every level gets scores of its own, and the levels' scores are combined into one answer:
+
+    =============================  =====================================================================
+    ``network(image)``             the answer, as of any network
+    ``network.scores(image)``      each level's own answer, a :class:`~scalespaces.functional.ScaleSpace`
+    ``network.features(image)``    what the scores are computed from, a ScaleSpace
+    ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
+    ``network.in_channels``        the channels an image must have
+    ``network.smallest_side``      the pixels an image must have along each side
+    ``network.card``               normalization and class names, a :class:`~scalespaces.models.Card`
+    ``network.config``             plain values from which its like can be built
+    =============================  =====================================================================
+
+    Scores have levels of shape ``(B, classes)`` where an image has a class, and of ``(B, classes, H_k, W_k)`` where
+    every pixel has one. Features and scores are what is equivariant: ``assert_equivariant(network, image)``.
+    """
+
+    lift: Lift
+    config: dict[str, Any]
+    card: Card
+    in_channels: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.card = {}, Card()
+
+    @property
+    def smallest_side(self) -> int:
+        """How many pixels an image needs along each side."""
+        return 1
+
+    def features(self, image: Tensor) -> ScaleSpace:
+        """The features of every level."""
+        raise NotImplementedError
+
+    def scores(self, image: Tensor) -> ScaleSpace:
+        """Each level's own answer."""
+        raise NotImplementedError
+
+    def pyramid(self, image: Tensor) -> dict[str, Tensor]:
+        """The features as a pyramid, for detection and segmentation heads: level k with step :math:`c^k`, by number."""
+        return feature_pyramid(self.features(image))
+
+    def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
+        """The answer and each level's own, computed together."""
+        raise NotImplementedError
+
+    def scale_map(self, image: Tensor) -> Tensor:
+        """At every pixel the number of the level with the highest score for the predicted class: ``(B, H, W)``."""
+        return strongest_level(*self.answer_and_scores(image), image.shape[2:])
+
+
+class NamedNetwork(ScaleNetwork):
+    r"""What networks built by name share: the lift, and the way from features to scores to the answer.
 
     Args:
         in_channels: channels of the image.
         layout: levels :math:`k` of the filters of each layer in turn, and None for each 2 x 2 pooling of stride 2.
-        num_levels: levels that are pooled in the end. With ``scale_padding="valid"`` as many more are lifted as the
-            filters use up, :math:`\sum (k - 1)`.
-        base: dilation :math:`c` between levels.
-        zero_scale: :math:`s_0`, the variance of the blur the image comes with.
-        method: ``"direct"`` (the paper's lift) or ``"cascade"`` (the exact one).
-        sampling: ``"dense"`` (the paper's), ``"pyramid"``, or a number of samples between them.
+        lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of its arguments, which are merged
+            over ``{"num_levels": 1}``. Its ``num_levels`` are the levels that come *out*: with
+            ``scale_padding="valid"`` the network lifts as many more as its filters use up, :math:`\sum (k - 1)`.
         scale_padding: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
-        first_level: negative for levels finer than the image.
-        window: windows of the poolings, ``"plain"`` (the paper's) or ``"dilated"``.
+        window: windows of the poolings, ``"dilated"`` or ``"plain"`` (the paper's).
 
     The last level must still be pooled: images have at least ``smallest_side`` pixels along each side.
     """
 
-    config: dict[str, Any]
-    """Name and all arguments, set by :func:`~scalespaces.models.create_model`: ``create(**config)`` builds its like."""
-    card: Card
-    """What predictions need beside the network; may be set, and is saved with it."""
     recompute: bool = False
     """Keep only the inputs of the blocks while training, and compute the rest again for the gradient; may be set."""
 
@@ -52,29 +99,29 @@ class ScaleNetwork(nn.Module):
         self,
         in_channels: int,
         layout: Sequence[int | None],
-        num_levels: int,
-        base: Base,
-        zero_scale: float,
-        method: str,
-        sampling: Sampling,
+        lift: Lift | Mapping[str, Any] | None,
         scale_padding: str,
-        first_level: int,
         window: str,
     ) -> None:
         super().__init__()
+        asked = as_lift(lift, {"num_levels": 1})
         deepest = max(k for k in layout if k is not None)
-        check_integer("num_levels", num_levels, 1)
         check_scale_padding(scale_padding, deepest, deepest)
         check_choice("window", window, WINDOWS)
-        if scale_padding == "zeros" and deepest > num_levels:
+        if asked.dims != 2:
+            raise ValueError(f"the network is for images, which have 2 spatial axes, got a lift with dims={asked.dims}")
+        if scale_padding == "zeros" and deepest > asked.num_levels:
             raise ValueError(
-                f"a filter of {deepest} levels never meets its last one in a space of {num_levels}; use filter_levels "
-                f"of at most {num_levels}, more num_levels, or another scale_padding"
+                f"a filter of {deepest} levels never meets its last one in a space of {asked.num_levels}; use "
+                f"filter_levels of at most {asked.num_levels}, a lift with more num_levels, or another scale_padding"
             )
+        if window == "dilated" and None in layout and not isinstance(asked.base, float):
+            raise ValueError(f'a matrix base needs plain poolings, got the base {asked.base}; use window="plain"')
         used_up = [k and k - 1 if scale_padding == "valid" else 0 for k in layout]
-        lifted = num_levels + sum(k or 0 for k in used_up)
-        self.in_channels, self.window = in_channels, window
-        self.lift = Lift(lifted, base, zero_scale, method=method, sampling=sampling, first_level=first_level)
+        lifted = asked.num_levels + sum(k or 0 for k in used_up)
+        self.in_channels, self.window = check_integer("in_channels", in_channels, 1), window
+        longer: dict[str, Any] = asked.config | {"num_levels": lifted}
+        self.lift = Lift(**longer)
         self.levels_pooled = [lifted - sum(k or 0 for k in used_up[:n]) for n, k in enumerate(layout) if k is None]
 
     @property
@@ -100,19 +147,15 @@ class ScaleNetwork(nn.Module):
         raise NotImplementedError
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
-        """The features of the lifted image."""
+        """From the lifted image to features."""
         raise NotImplementedError
 
-    def scores(self, features: ScaleSpace) -> ScaleSpace:
-        """The class scores of every sample of every level."""
+    def head(self, features: ScaleSpace) -> ScaleSpace:
+        """From features to each level's scores."""
         raise NotImplementedError
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The answer for an image of that size: the class scores, pooled over levels."""
-        raise NotImplementedError
-
-    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The answer of each level for an image of that size: one more axis in front than what levels pool to."""
+        """From features to the answer for an image of that size."""
         raise NotImplementedError
 
     def through(self, block: nn.Module, *inputs: ScaleSpace) -> ScaleSpace:
@@ -120,47 +163,49 @@ class ScaleNetwork(nn.Module):
         return checkpoint(block, *inputs) if self.recompute else block(*inputs)
 
     def features(self, image: Tensor) -> ScaleSpace:
-        """The features of every level, up to the pooling over levels: what is equivariant."""
+        """The features of every level."""
         if image.ndim != 4 or image.shape[1] != self.in_channels:
+            remedy = "add a batch axis with image[None]" if image.ndim == 3 else "build it with in_channels for others"
             raise ValueError(
-                f"images are (B, {self.in_channels}, height, width), got shape {tuple(image.shape)}; build the model "
-                "with in_channels for others"
+                f"the network takes images (B, {self.in_channels}, height, width), got shape {tuple(image.shape)}; "
+                f"{remedy}"
             )
         # A symbolic size (torch.export) is left to the poolings.
         if any(isinstance(n, int) and n < self.smallest_side for n in image.shape[2:]):
-            raise ValueError(
+            raise ImageTooSmallError(
                 f"{self.lift.num_levels} levels and {len(self.levels_pooled)} poolings need images of at least "
-                f"{self.smallest_side} pixels along each side, got {tuple(image.shape[2:])}; use fewer num_levels, a "
-                "smaller base, or larger images"
+                f"{self.smallest_side} pixels along each side, got {tuple(image.shape[2:])}; use a lift with fewer "
+                "num_levels or a smaller base, or larger images"
             )
         levels = self.lift(image)
         if image.stride(1) == 1:  # channels last: levels that were cut or gathered may not be
             levels = levels.map(lambda level: level.contiguous(memory_format=torch.channels_last))
         return self.body(levels)
 
-    def forward(self, image: Tensor, *, return_levels: bool = False) -> Any:
-        """The class scores; with ``return_levels`` a pair, the second of which has the scores of every level."""
+    def scores(self, image: Tensor) -> ScaleSpace:
+        """Each level's own answer."""
+        return self.head(self.features(image))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """The answer."""
+        return self.pool(self.features(image), image.shape[2:])
+
+    def answer_and_scores(self, image: Tensor) -> tuple[Tensor, ScaleSpace]:
+        """The answer and each level's own, computed together."""
         features = self.features(image)
-        answer = self.pool(features, image.shape[2:])
-        return (answer, self.scores(features)) if return_levels else answer
+        return self.pool(features, image.shape[2:]), self.head(features)
 
-    def level_answers(self, image: Tensor) -> Tensor:
-        """Every level's own class scores, coarse levels last: ``(S, B, classes)``, or ``(S, B, classes, H, W)``.
 
-        They can be pooled in other ways than the network does, or each be trained by itself.
-        """
-        return self.answers(self.features(image), image.shape[2:])
+def first_channels(model: nn.Module) -> int:
+    """The channels of the images a model takes: those that its first module with ``in_channels`` says, or 3."""
+    found = (getattr(module, "in_channels", None) for module in model.modules())
+    return next((channels for channels in found if isinstance(channels, int)), 3)
 
-    def pyramid(self, image: Tensor) -> dict[str, Tensor]:
-        """The features as a pyramid, for detection and segmentation heads: level k with step :math:`c^k`, by number."""
-        return feature_pyramid(self.features(image))
 
-    def scale_map(self, image: Tensor) -> Tensor:
-        """At every pixel the number of the level with the highest score for the predicted class: ``(B, H, W)``."""
-        features, size = self.features(image), image.shape[2:]
-        predicted = _on_pixels(self.pool(features, size).argmax(1, keepdim=True), size)
-        levels = [_on_pixels(level, size) for level in resample(self.scores(features), size).levels]
-        return torch.cat([level.gather(1, predicted) for level in levels], 1).argmax(1) + self.lift.first_level
+def on_image(scores: ScaleSpace, size: Sequence[int]) -> ScaleSpace:
+    """Scores of pixels at every pixel of an image of that size; scores of images as they are."""
+    # By way of the grid of level 0, on which levels are combined: the mean over levels is then the answer.
+    return resample(resample(scores), size)
 
 
 def _whole(samples: float) -> int:
@@ -168,9 +213,17 @@ def _whole(samples: float) -> int:
     return math.ceil(samples - 1e-9)
 
 
-def _on_pixels(scores: Tensor, size: Sequence[int]) -> Tensor:
-    """The scores of an image as a whole, at each of its pixels; scores of pixels as they are."""
-    return scores if scores.ndim == 4 else scores[..., None, None].expand(-1, -1, *size)
+def strongest_level(answer: Tensor, scores: ScaleSpace, size: Sequence[int]) -> Tensor:
+    """At every pixel the number of the level with the highest score for the predicted class."""
+
+    def on_pixels(values: Tensor) -> Tensor:
+        return values if values.ndim > 2 else values[(..., *[None] * len(size))].expand(-1, -1, *size)
+
+    if answer.ndim > 2 and answer.shape[2:] != size:  # on the grid of level 0, as that of converted networks
+        answer = resample(resample(scores).map(lambda _: answer), size).levels[0]
+    predicted = on_pixels(answer.argmax(1, keepdim=True))
+    levels = [on_pixels(level).gather(1, predicted) for level in resample(scores, size).levels]
+    return torch.cat(levels, 1).argmax(1) + scores.first_level
 
 
 def per_place(filter_levels: int | Sequence[int], places: Sequence[bool]) -> tuple[int, ...]:

@@ -35,8 +35,8 @@ def random_network(
         **lift_arguments: as in :class:`~scalespaces.nn.Lift`.
 
     Example:
-        >>> random_network(2, num_levels=4)(torch.rand(1, 3, 16, 16)).stack().shape
-        torch.Size([1, 8, 4, 16, 16])
+        >>> random_network(2, num_levels=3)(torch.rand(1, 3, 16, 16)).shapes
+        ((1, 8, 16, 16), (1, 8, 8, 8), (1, 8, 4, 4))
     """
     modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
     paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}

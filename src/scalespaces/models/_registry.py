@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from scalespaces.models._network import ScaleNetwork
+import numpy as np
+
+from scalespaces.models._network import NamedNetwork
+from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
+from scalespaces.nn._lift import PAPER, as_lift
+from scalespaces.theory._checks import check_choice
+
+PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER, "window": "plain"}}
+"""What a preset changes of the arguments that a name stands for."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +25,7 @@ class Entry:
     """A registered network: how it is built, and what it is."""
 
     name: str
-    build: Callable[..., ScaleNetwork]
+    build: Callable[..., NamedNetwork]
     about: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     input_shape: tuple[int, int, int] = (3, 224, 224)
@@ -35,7 +43,7 @@ _ENTRIES: dict[str, Entry] = {}
 
 def register_model(
     name: str,
-    build: Callable[..., ScaleNetwork],
+    build: Callable[..., NamedNetwork],
     about: str,
     settings: Mapping[str, Any] | None = None,
     *,
@@ -46,7 +54,7 @@ def register_model(
 
     Args:
         name: a new name.
-        build: its class; every argument has a default.
+        build: its class, a subclass of one of ours that takes a ``lift``; every argument has a default.
         about: one line that says what it is.
         settings: values of arguments that replace the class's defaults.
         input_shape: channels, height and width of the images it is meant for.
@@ -54,6 +62,8 @@ def register_model(
     """
     if name in _ENTRIES:
         raise ValueError(f"names are given once, and {name!r} is taken; choose another")
+    if not (isinstance(build, type) and issubclass(build, NamedNetwork)):
+        raise TypeError(f"a registered network is a subclass of DenseNet, ResNet or ConvNet, got {build!r}")
     entry = Entry(name, build, about, settings or {}, input_shape, baseline)
     _refuse_unknown(f"{build.__name__} takes no setting", entry.settings, inspect.signature(build).parameters)
     _ENTRIES[name] = entry
@@ -65,30 +75,41 @@ def entry(name: str) -> Entry:
     return _ENTRIES[name]
 
 
-def create_model(name: str, **arguments: Any) -> ScaleNetwork:
+def create_model(name: str, *, preset: str = "recommended", **arguments: Any) -> NamedNetwork:
     """Build a network by its name.
 
     Args:
-        name: one of :func:`scalespaces.models.list_models`.
+        name: one of :func:`list_models`.
+        preset: ``"recommended"`` lifts by cascade to a pyramid, which is exact and cheap. ``"paper"`` is what the paper
+            does: the direct lift, every level at every pixel, plain windows.
         **arguments: those of its class, :class:`~scalespaces.models.DenseNet`,
-            :class:`~scalespaces.models.ResNet` or :class:`~scalespaces.models.ConvNet`; those of the name, the paper's
-            for the first two, where left out.
+            :class:`~scalespaces.models.ResNet` or :class:`~scalespaces.models.ConvNet`; those of the name where left
+            out. A dict for ``lift`` is merged over the name's own lift, a :class:`~scalespaces.nn.Lift` replaces it.
 
     Returns:
         The network. Its ``config`` has the name and all arguments as plain values that JSON can hold, and
         ``create_model(**config)`` builds the same architecture.
 
     Example:
-        >>> model = create_model("s_resnet", num_classes=5, sampling="pyramid", method="cascade")
+        >>> model = create_model("s_resnet", num_classes=5, lift={"num_levels": 3})
         >>> model(torch.zeros(1, 3, 64, 96)).shape
         torch.Size([1, 5, 64, 96])
-        >>> model.config["name"], model.config["num_levels"], model.config["filter_levels"]
-        ('s_resnet', 4, 2)
+        >>> model.config["name"], model.config["lift"]["num_levels"], model.config["filter_levels"]
+        ('s_resnet', 3, 2)
+        >>> create_model("s_resnet", preset="paper").lift
+        Lift(num_levels=4, base=2.0, sampling='dense', method='direct')
     """
     found = entry(name)
+    chosen = PRESETS[check_choice("preset", preset, PRESETS)]
     defaults = found.arguments
+    for key in arguments:
+        if key in LIFT_ARGUMENTS and key not in defaults:
+            raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
     _refuse_unknown(f"{name} takes no argument", arguments, defaults, TypeError)
-    merged = {key: _plain(value) for key, value in (defaults | arguments).items()}
+    own = {"num_levels": 1, **(found.settings.get("lift") or {}), **chosen.get("lift", {})}
+    merged = defaults | chosen | arguments
+    merged["lift"] = as_lift(arguments.get("lift"), own).config
+    merged = {key: plain(value) for key, value in merged.items()}
     model = found.build(**merged)
     model.config = {"name": name, **merged}
     return model
@@ -104,9 +125,13 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in _ENTRIES if fnmatchcase(name, pattern))
 
 
-def _plain(value: Any) -> Any:
-    """The value as JSON would give it back."""
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+def plain(value: Any) -> Any:
+    """The value as JSON would give it back: NumPy's numbers as Python's."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _refuse_unknown(

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace, resample
-from scalespaces.functional._lift import Sampling
+from scalespaces.functional import ScaleSpace
 from scalespaces.models._blocks import ResidualBlock, Upsample, initialize
-from scalespaces.models._network import ScaleNetwork, per_place
+from scalespaces.models._network import NamedNetwork, on_image, per_place
 from scalespaces.models._registry import register_model
-from scalespaces.nn import ScaleAvgPool, ScaleConv2d, ScalePool
+from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d, ScalePool
 from scalespaces.theory._checks import check_integer
-from scalespaces.theory._scale import Base
 
 _WIDTHS = (1, 2, 4, 4, 8, 8, 8, 8, 8)  # of the blocks, in units of N; a pooling wherever they grow
 _POOLED = tuple(n for n in range(1, len(_WIDTHS)) if _WIDTHS[n] > _WIDTHS[n - 1])
 _DEEP = (True, True, False, True, False, False, False, True, True)  # the blocks with filters of k levels
 
 
-class ResNet(ScaleNetwork):
+class ResNet(NamedNetwork):
     r"""The supplement's table "A residual network": segmentation, for Cityscapes.
 
     =================  ======================
@@ -51,11 +48,14 @@ class ResNet(ScaleNetwork):
         num_classes: number of classes.
         in_channels: channels of the image.
         width: the number of channels N; at least ``in_channels``, which the first skip connection adds.
-        num_levels: the number of levels S; as the following arguments see :class:`~scalespaces.models.ScaleNetwork`.
+        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
+            out. Its ``num_levels`` is the number of levels S that come out.
         filter_levels: k, of the filters where the table has it; or one number for each of the nine blocks.
-        window: windows of the poolings: ``"plain"`` (the paper's) or ``"dilated"``, which commutes with scale in
-            every sampling. In a pyramid they are the same.
-        scale_pool: how levels are pooled: ``"mean"`` (the paper's), ``"max"`` or ``"logsumexp"``.
+        scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
+        window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"`` (the
+            paper's). In a pyramid they are the same.
+        scale_pool: how levels are pooled: ``"mean"`` (the paper's), ``"max"``, ``"logsumexp"`` or
+            ``"probabilities"``.
         init: ``"paper"`` (filters start as the identity and some noise) or ``"he"``; the classifier is He's.
 
     Shape:
@@ -63,7 +63,7 @@ class ResNet(ScaleNetwork):
         - Output: :math:`(B, classes, H, W)`
 
     Example:
-        >>> model = ResNet(width=4, num_levels=3, filter_levels=2, sampling="pyramid", method="cascade")
+        >>> model = ResNet(width=4, lift={"num_levels": 3}, filter_levels=2)
         >>> model(torch.zeros(1, 3, 47, 64)).shape
         torch.Size([1, 19, 47, 64])
         >>> model.scale_map(torch.zeros(1, 3, 47, 64)).shape
@@ -75,23 +75,16 @@ class ResNet(ScaleNetwork):
         num_classes: int = 19,
         in_channels: int = 3,
         width: int = 16,
-        num_levels: int = 1,
+        lift: Lift | Mapping[str, Any] | None = None,
         filter_levels: int | Sequence[int] = 1,
-        base: Base = 2.0,
-        zero_scale: float = 0.25,
-        method: str = "direct",
-        sampling: Sampling = "dense",
         scale_padding: str = "zeros",
-        first_level: int = 0,
-        window: str = "plain",
+        window: str = "dilated",
         scale_pool: str = "mean",
         init: str = "paper",
     ) -> None:
         deep = per_place(filter_levels, _DEEP)
         layout = [entry for n, k in enumerate(deep) for entry in ((None, k) if n in _POOLED else (k,))]
-        super().__init__(
-            in_channels, layout, num_levels, base, zero_scale, method, sampling, scale_padding, first_level, window
-        )
+        super().__init__(in_channels, layout, lift, scale_padding, window)
         check_integer("num_classes", num_classes, 1)
         if check_integer("width", width, 1) < in_channels:
             raise ValueError(
@@ -127,20 +120,17 @@ class ResNet(ScaleNetwork):
             levels = self.through(layer, levels)
         return levels
 
-    def scores(self, features: ScaleSpace) -> ScaleSpace:
+    def head(self, features: ScaleSpace) -> ScaleSpace:
         """The class scores of every sample of every level."""
         return self.classifier(features)
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """The class scores of every pixel, ``(B, classes, H, W)``."""
+        if self.scale_pool.mode == "probabilities":  # of scores; other modes pool features, as the paper does
+            return self.scale_pool(on_image(self.head(features), size))
         origin = features.origins[-features.first_level]
         pooled = ScaleSpace((self.scale_pool(features),), features.base, (1.0,), (origin,), features.unit)
         return self.upsample(self.classifier(pooled), size)
-
-    def answers(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The class scores of each level at every pixel, ``(S, B, classes, H, W)``."""
-        # By way of the grid of level 0, on which levels are pooled: the average over levels is the answer.
-        return torch.stack(resample(resample(self.scores(features)), size).levels)
 
 
 _CITYSCAPES: dict[str, Any] = {"input_shape": (3, 992, 992)}
@@ -157,7 +147,7 @@ register_model(
     "s_resnet",
     ResNet,
     "the paper's S-ResNet for Cityscapes, multiscale: 4 levels, filters of 2 levels in five blocks",
-    {"num_levels": 4, "filter_levels": 2},
+    {"lift": {"num_levels": 4}, "filter_levels": 2},
     baseline="resnet",
     **_CITYSCAPES,
 )
@@ -165,7 +155,7 @@ register_model(
     "s_resnet_no_interaction",
     ResNet,
     "the paper's S-ResNet for Cityscapes, no interaction: 4 levels, filters of 1 level",
-    {"num_levels": 4},
+    {"lift": {"num_levels": 4}},
     baseline="resnet",
     **_CITYSCAPES,
 )

@@ -1,0 +1,229 @@
+"""One interface: what holds for every network with levels, built by name or converted."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import scalespaces
+from scalespaces import ScaleSpace, convert, resample
+from scalespaces.models import Card, ScaleNetwork, create_model, export, load, save
+from scalespaces.models._network import on_image, strongest_level
+
+NAMES = scalespaces.models.list_models()
+
+
+def cnn(channels: int = 3) -> nn.Module:
+    """A CNN that classifies images."""
+    layers = [nn.Conv2d(channels, 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+
+
+def strided() -> nn.Module:
+    """A CNN that segments images, at a quarter of their size."""
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(6, 4, 1))
+
+
+def fully() -> nn.Module:
+    """A CNN that segments images."""
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1))
+
+
+def signals() -> nn.Module:
+    """A CNN that classifies signals."""
+    pool = [nn.MaxPool1d(2), nn.AdaptiveAvgPool1d(1), nn.Flatten()]
+    return nn.Sequential(nn.Conv1d(2, 6, 5, padding=2), nn.ReLU(), *pool, nn.Linear(6, 4))
+
+
+PLAIN: dict[str, Callable[[], nn.Module]] = {"cnn": cnn, "strided": strided, "fully": fully, "signals": signals}
+NETWORKS = [*NAMES, *(f"converted {name}" for name in PLAIN)]
+EVERY = pytest.mark.parametrize("name", NETWORKS)
+
+
+@dataclass
+class Case:
+    """A network in evaluation with a batch of two for it, and the plain model if it was converted."""
+
+    network: Any
+    image: Tensor
+    plain: nn.Module | None = None
+    size: tuple[int, ...] = (64, 60)
+
+    @property
+    def segments(self) -> bool:
+        return self.network(self.image).ndim == self.image.ndim
+
+    def levels(self, scores: ScaleSpace) -> ScaleSpace:
+        """The scores where the answer is: at the pixels, but for converted networks, whose answers are coarser."""
+        return on_image(scores, self.size) if self.plain is None else resample(scores)
+
+
+def build(name: str, lift: Any = None, **arguments: Any) -> Case:
+    torch.manual_seed(0)
+    lift = {"num_levels": 3} if lift is None else lift
+    if name.startswith("converted"):
+        plain = PLAIN[name.removeprefix("converted ")]().double().eval()
+        size = (96,) if name.endswith("signals") else (64, 60)
+        image = torch.rand(2, 2 if name.endswith("signals") else 3, *size, dtype=torch.float64)
+        return Case(convert(plain, lift, **arguments).eval(), image, plain, size)
+    few: dict[str, Any] = {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
+    few = {"channels": (2, 3, 4), "hidden": 8, "in_channels": 3} if name.endswith("cnn") else few
+    network = create_model(name, lift=lift, num_classes=4, init="he", **few, **arguments)
+    return Case(network.double().eval(), torch.rand(2, 3, 64, 60, dtype=torch.float64))
+
+
+@EVERY
+@torch.no_grad()
+def test_scores_are_each_levels_own_answer(name):
+    case = build(name)
+    scores = case.network.scores(case.image)
+    assert isinstance(case.network, ScaleNetwork)
+    assert isinstance(scores, ScaleSpace)
+    assert scores.num_levels == case.network.config["lift"]["num_levels"] == 3
+    assert scores.first_level == 0
+    assert all(shape[:2] == (2, 4) for shape in scores.shapes)
+    assert scores.dims == (case.image.ndim - 2 if case.segments else 0)
+    if case.plain is not None:
+        for k, level in enumerate(scores.levels):
+            assert_close(level, case.plain(case.network.lift.downscale(case.image, k)))
+
+
+@EVERY
+@torch.no_grad()
+def test_the_answer_and_the_scores_together(name):
+    case = build(name)
+    answer, scores = case.network.answer_and_scores(case.image)
+    assert_close(answer, case.network(case.image))
+    assert_close(scores.levels, case.network.scores(case.image).levels)
+    assert_close(torch.stack(case.levels(scores).levels).mean(0), answer)
+
+
+@EVERY
+@torch.no_grad()
+def test_features_are_what_scores_are_computed_from(name):
+    case = build(name)
+    features, network = case.network.features(case.image), case.network
+    assert isinstance(features, ScaleSpace)
+    assert features.num_levels == 3
+    head = network.head if case.plain is None else network.model[-1]
+    assert_close(head(features).levels, network.scores(case.image).levels)
+    assert [level.shape for level in network.pyramid(case.image).values()] == list(features.shapes) or not features.dims
+
+
+@pytest.mark.parametrize("first_level", [0, -1])
+@EVERY
+@torch.no_grad()
+def test_scale_maps_name_a_level_for_every_pixel(name, first_level):
+    case = build(name, {"num_levels": 3, "first_level": first_level})
+    scales = case.network.scale_map(case.image)
+    assert scales.shape == (2, *case.size)
+    assert scales.dtype == torch.int64
+    assert first_level <= scales.min() <= scales.max() <= first_level + 2
+    assert case.network.scores(case.image).first_level == first_level
+
+
+@given(st.integers(0, 99), st.booleans(), st.integers(-2, 0))
+def test_the_strongest_level_by_loops(seed, dense, first_level):
+    torch.manual_seed(seed)
+    shape = (2, 4, 5, 3) if dense else (2, 4)
+    scores = ScaleSpace(tuple(torch.randn(3, *shape)), steps=(1.0,) * 3, first_level=first_level)
+    answer = torch.randn(shape)
+    found = strongest_level(answer, scores, (5, 3))
+    for b in range(2):
+        for i in range(5):
+            for j in range(3):
+                place = (i, j) if dense else ()
+                predicted = max(range(4), key=lambda c: answer[(b, c, *place)].item())
+                best = max(range(3), key=lambda k: scores.levels[k][(b, predicted, *place)].item())
+                assert found[b, i, j] == best + first_level
+
+
+@EVERY
+def test_what_an_image_needs(name):
+    case = build(name)
+    network = case.network
+    assert network.in_channels == case.image.shape[1]
+    side = network.smallest_side
+    assert isinstance(side, int)
+    assert network.card == Card()
+    if side > 1:
+        assert network(case.image[:, :, :side, :side]).isfinite().all()
+        with pytest.raises(ValueError, match=f"at least {side} pixels"):
+            network(case.image[:, :, : side - 1])
+    with pytest.raises(ValueError, match=r"add a batch axis with image\[None\]"):
+        network(case.image[0])
+    for method in (network, network.scores, network.features, network.answer_and_scores, network.scale_map):
+        with pytest.raises(ValueError, match=r"got shape \(2,"):
+            method(case.image[..., None])
+
+
+@pytest.mark.parametrize("scale_pool", ["mean", "probabilities"])
+@EVERY
+@torch.no_grad()
+def test_a_file_keeps_all_of_it(name, scale_pool, tmp_path):
+    pytest.importorskip("safetensors")
+    case = build(name, {"num_levels": 3, "base": 1.5, "first_level": -1}, scale_pool=scale_pool)
+    case.network.card = Card(list("abcd"), [0.5] * case.network.in_channels, [0.25] * case.network.in_channels)
+    save(case.network, tmp_path / "network.safetensors")
+    fresh = case.plain and PLAIN[name.removeprefix("converted ")]()
+    again: Any = load(tmp_path / "network.safetensors", fresh)
+    assert again.config == case.network.config == json.loads(json.dumps(case.network.config))
+    assert again.lift.config == case.network.lift.config
+    assert (again.card, again.in_channels) == (case.network.card, case.network.in_channels)
+    assert again.smallest_side == case.network.smallest_side
+    assert torch.equal(again(case.image), case.network(case.image))
+    assert_close(again.features(case.image).levels, case.network.features(case.image).levels)
+    assert_close(again.scores(case.image).levels, case.network.scores(case.image).levels)
+    assert torch.equal(again.scale_map(case.image), case.network.scale_map(case.image))
+
+
+@EVERY
+@torch.no_grad()
+def test_probabilities(name):
+    """The logarithm of the mean of what the levels say."""
+    case = build(name, scale_pool="probabilities")
+    answer, scores = case.network.answer_and_scores(case.image)
+    assert_close(answer.exp().sum(1), torch.ones_like(answer[:, 0]))
+    expected = sum(level.softmax(1) for level in case.levels(scores).levels) / 3
+    assert_close(answer.exp(), expected)
+    assert_close(case.network(case.image), answer)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s_cnn",
+        "converted strided",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in NETWORKS
+            if name not in ("s_cnn", "converted strided")
+        ),
+    ],
+)
+@torch.no_grad()
+def test_exports_have_the_levels(name, tmp_path):
+    case = build(name, scale_pool="probabilities")
+    if case.image.ndim == 3:
+        pytest.skip("images are exported, not signals")
+    path = tmp_path / "network.pt2"
+    exported = export(case.network, path, levels=True, static=True, size=(48, 44))
+    assert exported.outputs == ("output", "level_0", "level_1", "level_2")
+    image = torch.rand(1, 3, 48, 44, dtype=torch.float64)
+    found, (answer, scores) = torch.export.load(path).module()(image), case.network.answer_and_scores(image)
+    assert_close(list(found.values()), [answer, *scores.levels])
+
+
+def test_a_network_of_ones_own_says_what_is_missing():
+    network = ScaleNetwork()
+    for method in (network.features, network.scores, network.answer_and_scores, network.scale_map):
+        with pytest.raises(NotImplementedError):
+            method(torch.zeros(1, 3, 8, 8))
+    assert (network.smallest_side, network.config, network.card) == (1, {}, Card())
