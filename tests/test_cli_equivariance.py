@@ -24,9 +24,26 @@ def numbers(table: dict) -> np.ndarray:
     return np.array([[np.nan if e is None else e for e in row] for row in table["errors"]])
 
 
-def test_the_defaults_are_the_papers():
+@pytest.mark.parametrize(
+    ("options", "method", "sampling"),
+    [
+        ((), "cascade", "pyramid"),
+        (("--preset", "paper"), "direct", "dense"),
+        (("--preset", "paper", "--method", "cascade"), "cascade", "dense"),
+        (("--sampling", "2"), "cascade", 2.0),
+    ],
+)
+def test_presets_fill_in_what_is_not_said(options, method, sampling, tmp_path):
+    path = tmp_path / "errors.json"
+    assert main([*SMALL, *options, *REFLECT, "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    assert (document["settings"]["method"], document["settings"]["sampling"]) == (method, sampling)
+    assert document["equivariance"][0]["downscaling"] == method
+
+
+def test_all_but_the_lift_is_the_papers():
     args = build_parser().parse_args(["equivariance"])
-    assert (args.method, args.sampling, args.levels, args.zero_scale) == ("direct", "dense", 8, 0.25)
+    assert (args.levels, args.zero_scale) == (8, 0.25)
     assert (args.base, args.kernel, args.layers) == (2.0, "discrete_gaussian", [1, 2, 3])
 
 
@@ -70,6 +87,7 @@ def test_json_holds_what_the_library_measures(tmp_path, capsys):
             table, found = equivariance_error(network, image, downscaling=downscaling), next(measured)
             np.testing.assert_allclose(numbers(found), table.errors, rtol=1e-9, atol=1e-14)
             assert (found["layers"], found["downscaling"]) == (layers, downscaling)
+            assert found["boundary"] == table.boundary == 5 - layers
             k, shift = np.meshgrid(found["levels"], found["rows"])
             before = table.errors[(k + shift < 5 - layers) & ~np.isnan(table.errors)]
             behind = table.errors[(k + shift >= 5 - layers) & ~np.isnan(table.errors)]
@@ -94,12 +112,12 @@ def test_json_holds_what_the_library_measures(tmp_path, capsys):
 def test_the_cascade_is_exact_and_downscaling_follows_the_method(tmp_path):
     path = tmp_path / "errors.json"
     for options in (
-        ["--padding-mode", "zeros"],
+        ["--padding-mode", "zeros", "--sampling", "dense"],
         ["--sampling", "pyramid", *REFLECT],
         ["--sampling", "2", *REFLECT],
-        REFLECT,
+        ["--sampling", "dense", *REFLECT],
     ):
-        assert main([*SMALL, "--method", "cascade", "--double", "--json", str(path), *options]) == 0
+        assert main([*SMALL, "--double", "--json", str(path), *options]) == 0
         document = json.loads(path.read_text())
         (table,) = document["equivariance"]
         assert table["downscaling"] == "cascade"
@@ -119,7 +137,7 @@ def test_valid_scale_padding_leaves_nothing_behind_the_boundary(tmp_path, capsys
 
 def test_images_are_fitted_to_sizes_without_border_errors(capsys, tmp_path):
     path = tmp_path / "errors.json"
-    options = ["--layers", "1", "--channels", "1", "--levels", "4", "--method", "cascade", "--double"]
+    options = ["--layers", "1", "--channels", "1", "--levels", "4", "--sampling", "dense", "--double"]
 
     def measure(size, *more):
         assert main(["equivariance", "--size", size, *options, *more, "--json", str(path)]) == 0
@@ -140,7 +158,7 @@ def test_images_are_fitted_to_sizes_without_border_errors(capsys, tmp_path):
 
 def test_paddings_side_by_side(capsys, tmp_path):
     path = tmp_path / "errors.json"
-    assert main([*SMALL, "--padding-mode", "zeros", "reflect", "zeros", "--json", str(path)]) == 0
+    assert main([*SMALL, "--preset", "paper", "--padding-mode", "zeros", "reflect", "zeros", "--json", str(path)]) == 0
     tables = json.loads(path.read_text())["equivariance"]
     assert [table["padding_mode"] for table in tables] == ["zeros", "reflect"]
     assert numbers(tables[0])[0, 0] != numbers(tables[1])[0, 0]

@@ -14,7 +14,7 @@ from scalespaces.cli import main
 
 def saved(path: Path, **arguments: Any) -> Any:
     pytest.importorskip("safetensors")
-    small: dict[str, Any] = {"growth": (2,), "num_layers": 1, "num_levels": 2, "filter_levels": [2]}
+    small: dict[str, Any] = {"growth": (2,), "num_layers": 1, "filter_levels": [2], "lift": {"num_levels": 2}}
     model: Any = scalespaces.models.create_model("s_densenet", **{**small, **arguments})
     model.card = scalespaces.models.Card(["a", "b"], [0.5, 0.5, 0.5], [0.25, 0.25, 0.25])
     scalespaces.models.save(model, path)
@@ -27,7 +27,7 @@ def other_model() -> nn.Module:
 
 def test_export_of_fixed_sizes_says_so(tmp_path, capsys):
     source, path = tmp_path / "model.safetensors", tmp_path / "out" / "model.pt2"
-    model = saved(source)
+    model = saved(source, lift={"num_levels": 2, "sampling": "dense"})
     arguments = ["export", str(source), str(path), "--size", "12", "17", "--batch", "2", "--levels", "--normalize"]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
@@ -36,7 +36,7 @@ def test_export_of_fixed_sizes_says_so(tmp_path, capsys):
     assert "normalized" not in err
     image = torch.rand(2, 3, 12, 17)
     found = torch.export.load(path).module()(image)
-    answer, levels = model((image - 0.5) / 0.25, return_levels=True)
+    answer, levels = model.answer_and_scores((image - 0.5) / 0.25)
     torch.testing.assert_close(list(found.values()), [answer, *levels.levels], rtol=1e-4, atol=1e-4)
 
 
@@ -44,7 +44,7 @@ def test_export_of_fixed_sizes_says_so(tmp_path, capsys):
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
 def test_export_of_free_sizes(suffix, tmp_path):
     source, path = tmp_path / "model.safetensors", tmp_path / f"model.{suffix}"
-    saved(source, sampling="pyramid", method="cascade")
+    saved(source)
     result = run("export", str(source), str(path))
     assert result.returncode == 0
     assert result.stdout.startswith(f"wrote {path}: image (batch, 3, height, width), height and width from 3 -> output")
@@ -55,7 +55,7 @@ def test_export_of_free_sizes(suffix, tmp_path):
 def test_export_of_a_converted_model(tmp_path, capsys, monkeypatch):
     pytest.importorskip("safetensors")
     source, path = tmp_path / "model.safetensors", tmp_path / "model.pt2"
-    converted = scalespaces.convert(other_model(), num_levels=2).eval()
+    converted = scalespaces.convert(other_model(), {"num_levels": 2}).eval()
     scalespaces.models.save(converted, source)
     assert "load(path, model=...)" in fails(capsys, "export", str(source), str(path))
     for wrong in ("no_such_module:net", "torch.nn:NoSuchNet", "torch.nn:Conv2d", "torch.nn", "builtins:dict"):

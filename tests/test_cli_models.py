@@ -20,7 +20,7 @@ def test_models_are_listed(capsys):
 
 
 def test_info_prints_the_papers_table(capsys):
-    assert main(["info", "s_resnet", "--input", "3", "992", "992"]) == 0
+    assert main(["info", "s_resnet", "--preset", "paper", "--input", "3", "992", "992"]) == 0
     out = capsys.readouterr().out
     table = re.findall(r"^(\S+)  +(\[.*?\])", out, re.MULTILINE)
     assert [shape for layer, shape in table if "res[" in layer] == [
@@ -33,7 +33,7 @@ def test_info_prints_the_papers_table(capsys):
 
 
 def test_info_as_json(tmp_path, capsys):
-    arguments = ["info", "s_densenet", "--input", "1", "64", "48", "--sampling", "pyramid", "--method", "cascade"]
+    arguments = ["info", "s_densenet", "--input", "1", "64", "48", "--sampling", "2", "--method", "direct"]
     arguments += ["--levels", "3", "--filter-levels", "1", "2", "1", "2", "1", "--scale-padding", "valid"]
     arguments += [
         "--base",
@@ -54,9 +54,10 @@ def test_info_as_json(tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"wrote {path}\n")
     assert json.loads(path.read_text()) == printed
     model = scalespaces.models.create_model(**printed["config"])
-    expected = {"sampling": "pyramid", "num_levels": 3, "filter_levels": [1, 2, 1, 2, 1], "scale_padding": "valid"}
-    expected |= {"base": 1.5, "zero_scale": 0.5, "first_level": -1, "window": "dilated", "num_classes": 7}
-    assert model.config.items() >= (expected | {"method": "cascade", "in_channels": 1}).items()
+    lift = {"sampling": 2.0, "num_levels": 3, "base": 1.5, "zero_scale": 0.5, "first_level": -1, "method": "direct"}
+    expected = {"filter_levels": [1, 2, 1, 2, 1], "scale_padding": "valid", "window": "dilated", "num_classes": 7}
+    assert model.config["lift"].items() >= lift.items()
+    assert model.config.items() >= (expected | {"in_channels": 1}).items()
     summary = scalespaces.models.summarize(model, (1, 64, 48))
     assert printed["total"] == summary.total
     assert printed["layers"] == summary.to_json()["layers"]
@@ -64,9 +65,36 @@ def test_info_as_json(tmp_path, capsys):
     assert printed["baseline"] == {"densenet": scalespaces.models.summarize(plain, (1, 64, 48)).total}
 
 
+@pytest.mark.parametrize(
+    ("options", "preset", "arguments"),
+    [
+        ([], "recommended", {}),
+        (["--preset", "paper"], "paper", {}),
+        (["--preset", "paper", "--base", "3"], "paper", {"lift": {"base": 3.0}}),
+        (["--preset", "paper", "--sampling", "pyramid"], "paper", {"lift": {"sampling": "pyramid"}}),
+        (["--levels", "5", "--window", "plain"], "recommended", {"lift": {"num_levels": 5}, "window": "plain"}),
+    ],
+)
+def test_info_of_presets(options, preset, arguments, capsys):
+    assert main(["info", "s_densenet", *options, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    model = scalespaces.models.create_model("s_densenet", preset=preset, **arguments)
+    assert document["config"] == model.config
+    assert document["total"] == scalespaces.models.summarize(model, (3, 96, 96)).total
+
+
+def test_info_says_the_lift_among_the_settings(capsys):
+    assert main(["info", "s_cnn", "--levels", "3"]) == 0
+    settings = capsys.readouterr().out.splitlines()[1]
+    for words in ("num_levels 3", "sampling pyramid", "method cascade", "window dilated", "num_classes 10"):
+        assert words in settings
+    assert "{" not in settings
+
+
+@pytest.mark.parametrize("preset", ["recommended", "paper"])
 @pytest.mark.parametrize("name", scalespaces.models.list_models())
-def test_info_of_every_model_at_the_papers_size(name, capsys):
-    assert main(["info", name]) == 0
+def test_info_of_every_model_at_the_papers_size(name, preset, capsys):
+    assert main(["info", name, "--preset", preset]) == 0
     out = capsys.readouterr().out
     number = sum(p.numel() for p in scalespaces.models.create_model(name).parameters())
     assert re.search(rf"^{name} +{number:,} ", out, re.MULTILINE)
@@ -76,11 +104,12 @@ def test_info_of_every_model_at_the_papers_size(name, capsys):
     ("arguments", "message"),
     [
         (["s_resent"], "no model is called 's_resent'; did you mean 's_resnet'?"),
-        (["s_resnet", "--sampling", "pyramid", "--input", "3", "32", "32"], "images of at least 57 pixels"),
+        (["s_resnet", "--input", "3", "32", "32"], "images of at least 57 pixels"),
         (["s_resnet", "--filter-levels", "2", "2"], "one for each of 9 places"),
         (["s_resnet", "--levels", "1"], "never meets its last one"),
         (["s_resnet", "--input", "3", "32"], "--input: expected 3 arguments"),
         (["s_resnet", "--base", "1"], "base"),
+        (["s_resnet", "--preset", "fast"], "invalid choice: 'fast'"),
         ([], "the following arguments are required: MODEL"),
     ],
     ids=str,

@@ -19,6 +19,7 @@ from scalespaces.data import to_unit
 from scalespaces.data._cityscapes import CLASSES
 from scalespaces.data._make import make_cityscapes
 from scalespaces.data._pixels import read_mask, read_pixels
+from scalespaces.functional import scale_pool
 from scalespaces.models import Card
 from scalespaces.train._palette import CITYSCAPES, palette
 from scalespaces.train._predict import device_called, predict_mask
@@ -38,7 +39,13 @@ def save(path: Path, pixels: Any, **options: Any) -> Path:
 
 
 def classifier(path: Path, **arguments: Any) -> Any:
-    small: dict[str, Any] = {"growth": (3, 3), "num_layers": 1, "num_levels": 2, "filter_levels": 2, "init": "he"}
+    small: dict[str, Any] = {
+        "growth": (3, 3),
+        "num_layers": 1,
+        "lift": {"num_levels": 2},
+        "filter_levels": 2,
+        "init": "he",
+    }
     model: Any = scalespaces.models.create_model("s_densenet", **{**small, **arguments})
     nn.init.normal_(model.linear.weight, std=3)
     channels = arguments.get("in_channels", 3)
@@ -48,7 +55,7 @@ def classifier(path: Path, **arguments: Any) -> Any:
 
 
 def segmenter(path: Path, classes: Any = ("sky", "road", "mill"), **arguments: Any) -> Any:
-    small: dict[str, Any] = {"width": 3, "num_levels": 2, "init": "he", "num_classes": len(classes)}
+    small: dict[str, Any] = {"width": 3, "lift": {"num_levels": 2}, "init": "he", "num_classes": len(classes)}
     model: Any = scalespaces.models.create_model("s_resnet", **{**small, **arguments})
     nn.init.normal_(model.classifier.weight, std=1)
     model.card = Card(classes, [0.5] * 3, [0.25] * 3)
@@ -121,7 +128,7 @@ def test_classes_without_names_are_numbers_and_levels_are_pooled(tmp_path, image
     (row,) = rows(out)
     assert list(row) == ["file", "predicted", "0", "1"]
     with torch.no_grad():
-        expected = made.level_answers(to_unit(read_pixels(images / "b.png"))[None]).amax(0)[0].softmax(0)
+        expected = scale_pool(made.scores(to_unit(read_pixels(images / "b.png"))[None]), "max")[0].softmax(0)
     assert_close(torch.tensor([float(row["0"]), float(row["1"])]), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -145,7 +152,7 @@ def plain() -> nn.Module:
 
 def test_converted_networks(tmp_path, images, capsys, monkeypatch):
     file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
-    converted: Any = scalespaces.convert(plain(), num_levels=2).eval()
+    converted: Any = scalespaces.convert(plain(), {"num_levels": 2}).eval()
     scalespaces.models.save(converted, file)
     arguments = ["predict", str(file), str(images / "b.png"), "--out", str(out)]
     assert "give that model" in fails(capsys, *arguments)
@@ -205,7 +212,7 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
 
 def test_windows(tmp_path):
     file, out = tmp_path / "model.safetensors", tmp_path / "masks"
-    made = segmenter(file, sampling="pyramid", method="cascade")
+    made = segmenter(file)
     picture = save(tmp_path / "large.png", noise(150, 210))
     arguments = ["predict", str(file), str(picture), "--out", str(out), "--probabilities", "--batch", "3"]
     assert main([*arguments, "--tile", "80", "--overlap", "32"]) == 0
@@ -277,7 +284,7 @@ def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
 @pytest.mark.parametrize("kind", [classifier, segmenter])
 def test_images_that_cannot_be_used(kind, images, tmp_path, capsys):
     file, out = str(tmp_path / "model.safetensors"), tmp_path / "out"
-    kind(tmp_path / "model.safetensors", sampling="pyramid", method="cascade")
+    kind(tmp_path / "model.safetensors")
     small, text = save(images / "small.png", noise(2, 40)), images / "text.png"
     arguments = ["predict", file, str(images), "--out", str(out)]
     said = fails(capsys, *arguments)

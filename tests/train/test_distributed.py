@@ -59,10 +59,11 @@ def roots(tmp_path_factory) -> dict[str, Path]:
 
 
 def classification(roots: dict[str, Path]) -> list[str]:
-    small = '{"channels": [4, 8], "kernel_size": 3, "hidden": 16, "num_levels": 3, "dropout": 0.0}'
+    small = '{"channels": [4, 8], "kernel_size": 3, "hidden": 16, "dropout": 0.0}'
     return [
         "--model.name=s_cnn",
         f"--model.arguments={small}",
+        "--model.lift.num_levels=3",
         "--data.kind=idx",
         f"--data.root={roots['idx']}",
         "--data.batch_size=8",
@@ -73,10 +74,10 @@ def classification(roots: dict[str, Path]) -> list[str]:
 
 
 def segmentation(roots: dict[str, Path]) -> list[str]:
-    small = '{"width": 4, "num_levels": 2, "sampling": "pyramid", "method": "cascade"}'
     return [
         "--model.name=s_resnet",
-        f"--model.arguments={small}",
+        "--model.arguments.width=4",
+        "--model.lift.num_levels=2",
         "--data.kind=cityscapes",
         f"--data.root={roots['cityscapes']}",
         "--data.batch_size=2",
@@ -92,8 +93,8 @@ def converted(roots: dict[str, Path]) -> list[str]:
     return [
         "--model.source=tests.train.test_recipes:foreign",
         "--model.arguments.in_channels=1",
-        "--model.convert.num_levels=2",
-        *classification(roots)[2:],
+        "--model.lift.num_levels=2",
+        *classification(roots)[3:],
     ]
 
 

@@ -45,7 +45,7 @@ def network(seed: int = 0, **arguments: Any) -> Any:
 
 
 def leveled(seed: int = 0, **arguments: Any) -> Any:
-    return network(seed, num_levels=3, sampling="pyramid", method="cascade", **arguments)
+    return network(seed, lift={"num_levels": 3}, **arguments)
 
 
 class Shapes(ImageDataset):
@@ -280,7 +280,7 @@ def test_networks_that_do_not_fit_the_data(digit_set):
     with pytest.raises(ValueError, match="answers for every pixel, and the data have classes of images as a whole"):
         evaluate(nn.Conv2d(1, 10, 1), digit_set)
     with pytest.raises(ValueError, match="answers for images as a whole, and the data have classes of every pixel"):
-        evaluate(create_model("cnn", **SMALL | {"num_classes": 3, "in_channels": 3}), Shapes())
+        evaluate(create_model("cnn", num_classes=3, in_channels=3), Shapes())
     with pytest.raises(ValueError, match="'model' takes images of 1 channels, and those of 'data' have 3"):
         evaluate(network(), Shapes(), scales=[0.5])
     with pytest.raises(ValueError, match="there are no images in the set 'data'"):
@@ -489,7 +489,7 @@ def model():
 def test_converted_networks(folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "sources_to_evaluate.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
-    save(convert(build("sources_to_evaluate:model"), 2), "converted.safetensors")
+    save(convert(build("sources_to_evaluate:model"), {"num_levels": 2}), "converted.safetensors")
     files = [str(folder / "plain.safetensors"), "converted.safetensors"]
     arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
     assert "load(path, model=...)" in fails(capsys, main(["evaluate", *files, *arguments]))

@@ -200,7 +200,7 @@ def test_rows_come_from_the_top_a_few_at_a_time():
         ({"tile": 8, "overlap": -1}, "overlap must be"),
         ({"tile": 0}, "tile is one number of pixels"),
         ({"tile": 8, "batch": 0}, "batch must be"),
-        ({"pool": "max"}, "levels are pooled of networks that have them"),
+        ({"pool": "max"}, "this needs a network with levels, got a Sequential"),
     ],
 )
 def test_wrong_windows(options, message):
@@ -242,7 +242,7 @@ def test_levels_are_pooled_as_asked(name, pool, tmp_path):
     small: dict[str, Any] = (
         {"growth": (2, 2), "num_layers": 1, "filter_levels": 2} if name == "s_densenet" else {"width": 3}
     )
-    model = scalespaces.models.create_model(name, num_classes=3, num_levels=2, init="he", **small).eval()
+    model = scalespaces.models.create_model(name, num_classes=3, lift={"num_levels": 2}, init="he", **small).eval()
     file = save(tmp_path / "a.png", noise(20, 24))
     image = read_channels(file, 3)
     with torch.no_grad():
@@ -285,7 +285,7 @@ def test_channels_of_networks():
     for channels in (1, 3):
         model: Any = scalespaces.models.create_model("s_densenet", in_channels=channels)
         assert channels_of(model) == channels
-        assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(channels, 2, 3)), num_levels=2)) == channels
+        assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(channels, 2, 3)), {"num_levels": 2})) == channels
     unlikely: Any = nn.Identity()
     assert channels_of(unlikely) == 3
     unlikely.card = Card(mean=[0.5], std=[0.5])
@@ -306,7 +306,7 @@ def test_images_are_brought_to_the_networks_precision():
 
 def test_answers_are_described():
     models: Any = scalespaces.models
-    named = models.create_model("s_densenet", num_levels=3).eval()
+    named = models.create_model("s_densenet", lift={"num_levels": 3}).eval()
     named.card = Card(["cat", "dog"])
     assert describe_answers(named) == (("cat", "dog"), False)
     assert describe_answers(models.create_model("s_resnet").eval()) == (tuple(map(str, range(19))), True)
@@ -332,7 +332,7 @@ def test_answers_are_described():
 
 
 def test_wrong_files_are_named_or_counted(tmp_path):
-    model = scalespaces.models.create_model("s_densenet", growth=(2, 2), num_layers=1, sampling="pyramid").eval()
+    model = scalespaces.models.create_model("s_densenet", growth=(2, 2), num_layers=1).eval()
     good, small = save(tmp_path / "good.png", noise(30, 30)), save(tmp_path / "small.png", noise(4, 30))
     text, broken = tmp_path / "text.png", save(tmp_path / "broken.tif", noise(30, 30))
     text.write_text("no image")

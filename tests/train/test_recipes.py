@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from torch import nn
 
 from scalespaces import data, models
 from scalespaces.data import _make as make
+from scalespaces.nn import Lift
+from scalespaces.train._data import num_classes, open_split
 from scalespaces.train._recipe import Recipe, load_recipe
-from scalespaces.train._run import train
+from scalespaces.train._run import make_network, train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
@@ -96,10 +99,71 @@ def test_recipe_runs(name, made, tmp_path):
 
 
 def create(recipe: Recipe) -> nn.Module:
-    from scalespaces.train._data import num_classes, open_split
-    from scalespaces.train._run import make_network
-
     return make_network(recipe, open_split(recipe.data)[0][0].shape[0], num_classes(recipe.data))
+
+
+PARAMETERS = {  # of the paper, but for the small CNN's
+    "cityscapes_resnet": 1_552_131,
+    "cityscapes_resnet_matched_parameters": 1_963_549,
+    "cityscapes_s_resnet": 1_895_427,
+    "cityscapes_s_resnet_no_interaction": 1_552_131,
+    "mnist_scale_cnn": 494_549,
+    "mnist_scale_s_cnn": 494_549,
+    "pcam_densenet": 216_483,
+    "pcam_s_densenet": 262_743,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("finetune")])
+def test_networks_are_those_of_the_paper(name):
+    recipe = load_recipe(RECIPES / f"{name}.yaml")
+    channels, classes = {"pcam": (3, 2), "cityscapes": (3, 19)}.get(recipe.data.kind, (1, 10))
+    network: Any = make_network(recipe, channels, classes)
+    parameters = sum(p.numel() for p in network.parameters())
+    if name in PARAMETERS:
+        assert parameters == PARAMETERS[name]
+    if name.startswith(("cityscapes", "pcam")):
+        assert recipe.model.preset == "paper"
+        assert network.lift.config == Lift.paper(4 if "_s_" in name else 1).config
+        assert network.config["window"] == "plain"
+    else:
+        assert (network.lift.sampling, network.lift.method) == ("pyramid", "cascade")
+    if name.startswith("unseen"):
+        assert parameters == 37_706
+        levels = Lift(7, 2**0.5, first_level=-2) if "_s_" in name else Lift(1)
+        assert network.lift.config == levels.config
+
+
+def test_the_lift_is_overridden_key_by_key():
+    def lift_of(name: str, *said: str) -> Lift:
+        network: Any = make_network(load_recipe(RECIPES / f"{name}.yaml", said), 3, 2)
+        return network.lift
+
+    five = lift_of("unseen_scale_s_cnn", "--model.lift.num_levels", "5")
+    assert five.config == Lift(5, 2**0.5, first_level=-2).config
+    assert lift_of("pcam_s_densenet", "--model.lift.num_levels=5").config == Lift.paper(5).config
+    assert lift_of("pcam_s_densenet", "--model.preset", "recommended").config == Lift(4).config
+    said = ["--model.lift.base", "1.5", "--model.lift.sampling", "2", "--model.lift.zero_scale=0.5"]
+    said += ["--model.lift.kernel", "sampled_gaussian", "--model.lift.method=cascade"]
+    wanted = Lift(4, 1.5, sampling=2, zero_scale=0.5, kernel="sampled_gaussian")
+    assert lift_of("pcam_s_densenet", *said).config == wanted.config
+    matrix = lift_of("pcam_s_densenet", "--model.lift.base", "[[1.5, 0.5], [0.0, 2.0]]")
+    assert matrix.base == ((1.5, 0.5), (0.0, 2.0))
+    whole = lift_of("pcam_s_densenet", '--model.lift={"num_levels": 3, "base": 3}')
+    assert whole.config == Lift.paper(3, 3.0).config
+
+
+def test_a_source_is_lifted_and_converted():
+    said = [f"--model.source={__name__}:foreign", "--model.lift.num_levels", "3", "--data.kind=idx", "--data.root=x"]
+    said += ['--model.convert={"interaction": ["0"], "features": "8"}', "--model.convert.scale_pool", "max"]
+    network: Any = make_network(load_recipe(None, said), 3, 10)
+    assert network.lift.config == Lift(3).config
+    config = {"interaction": ["0"], "scale_padding": "zeros", "scale_pool": "max", "pool_before": None, "features": "8"}
+    assert network.config == {"lift": Lift(3).config, **config}
+    network = make_network(load_recipe(None, [*said, "--model.convert.pool_before=8"]), 3, 10)
+    assert network.config["pool_before"] == "8"
+    with pytest.raises(ValueError, match="features is the name of a module, got '9'"):
+        make_network(load_recipe(None, [*said, "--model.convert.features=9"]), 3, 10)
 
 
 def test_there_is_a_recipe_for_every_network():
@@ -143,6 +207,11 @@ PCAM = RECIPES / "pcam_s_densenet.yaml"
         (["--trainer.epochs", "0"], "trainer.epochs"),
         (["--levels.supervise", "all"], "levels.supervise"),
         (["--model.source", "timm:create_model"], "model.name is given alone"),
+        (["--model.preset", "fast"], "model.preset"),
+        (["--model.lift", "4"], "model.lift"),
+        (["--model.arguments.num_levels", "4"], "use model.lift.num_levels, not model.arguments.num_levels"),
+        (["--model.arguments.lift", "{}"], "use model.lift, not model.arguments.lift"),
+        (["--model.convert.scale_pool", "max"], "model.convert is for a model.source"),
         (["--seed", "-3"], "seed is from 0"),
     ],
 )
@@ -161,6 +230,16 @@ def test_wrong_values_are_named(said, message):
         ("model: {name: cnn", "parsing"),
         ("- a list\n", "config"),
         ("model: {name: cnn}\ndata: {kind: idx, root: x, root: y}\n", "'root' twice"),
+        ("model: {name: cnn}\ndata: {kind: idx, root: x}\noptimiser: {lr: 1}\n", "optimiser"),
+        (
+            "model: {source: a:b, convert: {num_levels: 3}}\ndata: {kind: idx, root: x}\n",
+            "use model.lift.num_levels, not model.convert.num_levels",
+        ),
+        ("model: {source: a:b, preset: paper}\ndata: {kind: idx, root: x}\n", "model.preset is for a model.name"),
+        (
+            "model: {file: a.safetensors, lift: {num_levels: 3}}\ndata: {kind: idx, root: x}\n",
+            "model.lift is for a model.name or model.source",
+        ),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, text, message):
@@ -175,14 +254,16 @@ def test_wrong_files_are_refused(tmp_path, text, message):
     [
         (["--data.root", "nowhere"], FileNotFoundError, "data.root: there is no folder 'nowhere'"),
         (["--model.name", "s_densnet"], ValueError, "did you mean 's_densenet'"),
-        (["--model.arguments.samplng", "dense"], ValueError, "model: s_densenet takes no argument 'samplng'"),
+        (["--model.arguments.growht", "3"], ValueError, "model: s_densenet takes no argument 'growht'"),
+        (["--model.lift.levels", "3"], ValueError, "model: a lift takes no levels; it takes num_levels"),
+        (["--model.lift.sampling", "thin"], ValueError, "sampling is"),
         (["--model.arguments.num_classes", "5"], ValueError, "set the number of classes"),
         (["--model.name", "s_resnet"], ValueError, "use a network for classification"),
         (["--data.batch_size", "512"], ValueError, "use a smaller data.batch_size"),
         (["--trainer.accumulate", "3"], ValueError, "use a multiple of 3"),
         (["--data.limit", "1000"], ValueError, "data.limit"),
         (["--trainer.monitor", "accuracy"], ValueError, "trainer.monitor is one of train/loss, valid/accuracy"),
-        (["--model.arguments.num_levels", "9", "--model.arguments.sampling", "pyramid"], ValueError, "num_levels"),
+        (["--model.lift.num_levels", "9", "--model.preset", "recommended"], ValueError, "fewer num_levels"),
     ],
 )
 def test_what_cannot_be_is_refused_before_training(made, tmp_path, said, error, message):
@@ -222,7 +303,15 @@ def test_help_names_every_key():
     done = command("--help")
     assert done.returncode == 0
     assert "folder of the data" in done.stdout
-    for key in ("--data.root", "--model.arguments", "--optimizer.lr", "--levels.supervise", "--trainer.precision"):
+    for key in (
+        "--data.root",
+        "--model.preset",
+        "--model.lift",
+        "--model.arguments",
+        "--optimizer.lr",
+        "--levels.supervise",
+        "--trainer.precision",
+    ):
         assert key in done.stdout
     assert "--resume" in done.stdout
 

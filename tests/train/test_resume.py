@@ -23,7 +23,7 @@ NETWORK = (
     "--model.arguments.channels=[4, 8]",
     "--model.arguments.kernel_size=3",
     "--model.arguments.hidden=16",
-    "--model.arguments.num_levels=2",
+    "--model.lift.num_levels=2",
 )
 
 

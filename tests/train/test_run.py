@@ -26,9 +26,17 @@ def root(tmp_path_factory) -> Path:
 
 
 def options(root: Path, *more: str) -> list[str]:
-    small = '{"channels": [8, 8], "kernel_size": 3, "hidden": 16, "num_levels": 2, "dropout": 0.2}'
-    said = ["--model.name=s_cnn", f"--model.arguments={small}", "--data.kind=idx", f"--data.root={root}"]
-    return [*said, "--data.batch_size=16", "--data.workers=0", "--trainer.epochs=2", "--optimizer.lr=0.01", *more]
+    small = '{"channels": [8, 8], "kernel_size": 3, "hidden": 16, "dropout": 0.2}'
+    said = ["--model.name=s_cnn", f"--model.arguments={small}", "--model.lift.num_levels=2", "--data.kind=idx"]
+    return [
+        *said,
+        f"--data.root={root}",
+        "--data.batch_size=16",
+        "--data.workers=0",
+        "--trainer.epochs=2",
+        "--optimizer.lr=0.01",
+        *more,
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +172,7 @@ def test_checkpoints_run_nothing(tmp_path):
 
 def test_a_network_from_a_file_is_trained_on(root, tmp_path):
     train(load_recipe(None, options(root)), tmp_path / "first")
-    said = options(root)[2:]
+    said = options(root)[3:]
     file = f"--model.file={tmp_path / 'first' / 'model.safetensors'}"
     train(load_recipe(None, [file, *said, "--optimizer.lr=1e-30"]), tmp_path / "second")
     one, two = weights(tmp_path / "first"), weights(tmp_path / "second")

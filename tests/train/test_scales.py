@@ -126,9 +126,7 @@ def test_certain_answers_stay_finite():
 
 
 def test_too_small_a_scale_is_named():
-    model = create_model(
-        "densenet", growth=(4, 4), num_layers=1, num_levels=3, sampling="pyramid", method="cascade"
-    ).eval()
+    model = create_model("densenet", growth=(4, 4), num_layers=1, lift={"num_levels": 3}).eval()
     message = r"at scale 0.25, images of 16 x 24 pixels are 4 x 6: .* at least 5 pixels"
     with pytest.raises(ValueError, match=message):
         MultiScale(model, [1, 0.25])(torch.rand(1, 3, 16, 24))

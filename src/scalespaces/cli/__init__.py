@@ -21,6 +21,8 @@ from scalespaces.cli import (
 )
 from scalespaces.cli._arguments import Parser
 
+__all__ = ["main"]
+
 COMMANDS = (_demo, _equivariance, _models, _export, _data, _train, _evaluate, _predict, _bench, _app)
 
 

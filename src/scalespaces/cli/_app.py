@@ -20,9 +20,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "app",
         help="explore scale-spaces, equivariance and predictions on a local page",
-        description="Open a page in the browser that shows the scale-space of an image of yours under any lift and "
-        "what it costs, the equivariance errors of networks on it, and what a saved network predicts while the image "
-        "is zoomed. The page is served by this machine, to this machine; nothing is sent anywhere. Ctrl-C ends it.",
+        description="Open a page in the browser. It shows the scale-space of your image under any lift and what that "
+        "costs, the equivariance errors of networks on it, and what a saved network predicts while the image is "
+        "zoomed. The page is served by this machine, to this machine; nothing is sent anywhere. Ctrl-C ends it.",
         epilog="example: scalespaces app --model model.safetensors --image street.jpg",
         formatter_class=Help,
     )
@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> None:
         address = launch(page, args.host, port)
         print(f"scalespaces is at {address} (Ctrl-C ends it)", flush=True)
         if args.host not in ("127.0.0.1", "localhost", "::1"):
-            print("note: whoever can reach this machine can use the page", file=sys.stderr, flush=True)
+            print("note: everybody who can reach this machine can use the page", file=sys.stderr, flush=True)
         if not args.no_browser:
             webbrowser.open(address)
         threading.Event().wait()

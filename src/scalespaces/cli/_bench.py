@@ -1,4 +1,4 @@
-"""``scalespaces bench``: what the library costs beside plain PyTorch, OpenCV and the paper's algorithm."""
+"""``scalespaces bench``: what the library costs compared with plain PyTorch, OpenCV and the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from scalespaces.plotting import check_writable
 _RUNS, _QUICK_RUNS, _GROWTH_RUNS = 5, 2, 3
 _DESCRIPTION = """\
 Measure what layers, lift, networks and loading cost, each as a ratio to a plain counterpart: PyTorch's own layers and
-the same networks written with them, OpenCV's filters, h5py. All contenders of a case take turns in one process, so
-that what else the machine does, all of them feel; the ratio is the median over rounds, beside it are the quartiles.
-The limit is what the ratio would be if time were multiplications; in brackets, with folded filters. Forward is
-inference without gradients, training is forward and backward without loss or optimizer. MiB is the peak of PyTorch's
-allocator in a training step above what was there before; on the CPU it is taken from the memory events of
-torch.profiler: deterministic, temporaries inside PyTorch's kernels count, oneDNN's scratch pads do not. Kernels,
-copies among them and waits of the host for the device are those of one forward pass.
+the same networks written with them, OpenCV's filters, h5py. Rows called pyramid are what the library recommends. Rows
+called dense are what the paper does (networks with preset="paper"), and rows called paper compute the same by the
+paper's algorithm. All rows of a table take turns in one process, so that other work on the machine slows all of them
+down; the ratio is the median over rounds, followed by its quartiles. The limit is what the ratio would be if only
+multiplications took time; in brackets, with folded filters. Forward is inference without gradients, training is
+forward and backward without loss or optimizer. MiB is the peak of PyTorch's allocator in a training step above what
+was there before. On the CPU it comes from the memory events of torch.profiler, which are deterministic: temporaries
+inside PyTorch's kernels count, oneDNN's scratch pads do not. Kernels, the copies among them, and how often the host
+waits for the device are counted in one forward pass.
 """
 
 
@@ -35,7 +37,7 @@ def add(commands: Any) -> None:
     """Add the parser."""
     parser = commands.add_parser(
         "bench",
-        help="measure time and memory beside plain PyTorch, OpenCV and the paper's algorithm",
+        help="measure time and memory, compared with plain PyTorch, OpenCV and the paper's algorithm",
         description=_DESCRIPTION,
         formatter_class=Help,
     )

@@ -23,9 +23,9 @@ from scalespaces.plotting import check_writable
 
 _DESCRIPTION = """\
 Train a plain CNN and a scale-space network with the same parameters on handwritten digits of one size, and test them
-on digits from half to four times that size; beside them the CNN with test-time augmentation, and the CNN trained at all
-these sizes. The digits come with scikit-learn: nothing is downloaded. It takes some four minutes on two cores and
-writes report.html, which needs no network, results.json, and the trained network, network.safetensors.
+on digits from half to four times that size. Compare them with the CNN under test-time augmentation, and with the CNN
+trained at all these sizes. The digits come with scikit-learn: nothing is downloaded. It takes some four minutes on two
+cores and writes report.html, which needs no connection, results.json, and the trained network, network.safetensors.
 """
 
 

@@ -18,14 +18,18 @@ from scalespaces.cli._output import progress, write_json
 from scalespaces.data import photograph, read_image
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._grid import pad
-from scalespaces.functional._lift import METHODS
+from scalespaces.functional._lift import METHODS, most_levels
 from scalespaces.models._random import random_network
+from scalespaces.models._registry import PRESETS
+from scalespaces.nn._lift import ARGUMENTS, PAPER
 from scalespaces.plotting import check_writable, plot_equivariance
-from scalespaces.testing import DOWNSCALINGS, EquivarianceTable, equivariance_error, translation_error
+from scalespaces.testing import EquivarianceTable, equivariance_error, translation_error
+from scalespaces.testing._moves import DOWNSCALINGS
 from scalespaces.theory._checks import PaddingMode
 from scalespaces.theory._kernels import KERNELS
 from scalespaces.theory._scale import check_base
 
+_LIFTS = {"recommended": {name: ARGUMENTS[name] for name in PAPER}, "paper": PAPER}
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
 
 
@@ -35,7 +39,7 @@ def add(commands: Any) -> None:
         "equivariance",
         help="measure how equivariant random networks are (the paper's figure)",
         description="Measure how far networks with random weights are from commuting with downscaling: the paper's "
-        'figure "Equivariance quality". The defaults are the paper\'s settings.',
+        'figure "Equivariance quality". The lift is the recommended one; --preset paper draws the paper\'s figure.',
         formatter_class=Help,
     )
     parser.set_defaults(run=_run)
@@ -62,8 +66,14 @@ def add(commands: Any) -> None:
     add("--base", type=float, default=2.0, metavar="C", help="dilation between levels")
     add("--zero-scale", type=float, default=0.25, metavar="S0", help="blur the image comes with, a variance")
     add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"one of {', '.join(KERNELS)}")
-    add("--method", choices=METHODS, default="direct", help="the paper's lift, or the exact one")
-    add("--sampling", type=sampling, default="dense", metavar="MODE", help="dense, pyramid or oversampling, a number")
+    add("--preset", choices=PRESETS, default="recommended", help="recommended: cascade, pyramid; paper: direct, dense")
+    add("--method", choices=METHODS, help="the exact lift, or the paper's (default: as --preset)")
+    add(
+        "--sampling",
+        type=sampling,
+        metavar="MODE",
+        help="pyramid, dense or oversampling, a number (default: as --preset)",
+    )
     add = parser.add_argument_group("measurement and output").add_argument
     add(
         "--downscaling",
@@ -85,12 +95,15 @@ class _Result:
     layers: int
     padding_mode: str
     downscaling: str
-    boundary: int
     table: EquivarianceTable
 
     @property
+    def boundary(self) -> int:
+        return self.table.boundary
+
+    @property
     def mean_before(self) -> float:
-        return float(np.mean(self.table.before(self.boundary)))
+        return float(np.mean(self.table.before()))
 
     @property
     def largest_behind(self) -> float | None:
@@ -116,8 +129,10 @@ class _Result:
 
 def _run(args: argparse.Namespace) -> None:
     # Whatever can be wrong is found before the work begins.
+    for name, value in _LIFTS[args.preset].items():
+        setattr(args, name, value if getattr(args, name) is None else getattr(args, name))
     downscalings = list(dict.fromkeys(getattr(args, "downscaling", [args.method])))
-    boundaries = [_boundary(args, layers) for layers in args.layers]
+    _check_reach(args)
     if args.json is not None:
         prepare(args.json)
     if args.plot is not None:
@@ -138,7 +153,7 @@ def _run(args: argparse.Namespace) -> None:
         for downscaling in downscalings:
             with progress(f"{what}, image downscaled by {downscaling}"):
                 table = equivariance_error(network, image, downscaling=downscaling)
-            results.append(_Result(layers, mode, downscaling, _boundary(args, layers), table))
+            results.append(_Result(layers, mode, downscaling, table))
             print(f"\n{results[-1]}", end="", flush=True)
         if args.translations:
             with progress(f"{what}, image moved"):
@@ -165,7 +180,7 @@ def _run(args: argparse.Namespace) -> None:
         }
         columns = [_plural(layers) for layers in args.layers]
         title = f"Equivariance errors, {args.method} lift, sampling {args.sampling}"
-        plot_equivariance(rows, args.plot, columns=columns, boundaries=boundaries, title=title)
+        plot_equivariance(rows, args.plot, columns=columns, title=title)
         print(f"wrote {args.plot}")
 
 
@@ -201,15 +216,15 @@ def _network(args: argparse.Namespace, padding_mode: PaddingMode, layers: int, i
     return network.double() if args.double else network
 
 
-def _boundary(args: argparse.Namespace, layers: int) -> int:
-    """The first k + l whose receptive field crosses the top of the scale-space."""
-    boundary = args.levels - layers * (args.filter_levels - 1)
-    if boundary < 2:
+def _check_reach(args: argparse.Namespace) -> None:
+    """Two levels must see nothing past the last one, to be compared."""
+    layers = max(args.layers)
+    needed = 2 + layers * (args.filter_levels - 1)
+    if args.levels < needed:
         raise ValueError(
             f"{_plural(layers)} of filters of {args.filter_levels} levels leave nothing to compare before the "
-            f"truncation boundary of {args.levels} levels; use --levels {args.levels + 2 - boundary} or more"
+            f"truncation boundary of {args.levels} levels; use --levels {needed} or more"
         )
-    return boundary
 
 
 def _headline(args: argparse.Namespace, image: Tensor) -> str:
@@ -225,11 +240,8 @@ def _headline(args: argparse.Namespace, image: Tensor) -> str:
 
 def _check_size(args: argparse.Namespace, image: Tensor) -> None:
     """The last level must have two samples left along each axis; moved images, a pixel more to move by."""
-    check_base(args.base)
-    room = min(image.shape[2:]) - (2 if args.translations else 1)
-    levels = 1
-    while levels < args.levels and args.base**levels <= room:
-        levels += 1
+    moved = [n - 1 if args.translations else n for n in image.shape[2:]]
+    levels = most_levels(tuple(moved), check_base(args.base))
     if levels < args.levels:
         raise ValueError(
             f"{args.levels} levels of base {args.base:g} are too many for an image of {image.shape[3]} x "

@@ -14,7 +14,8 @@ from scalespaces.cli._output import write_json
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS
 from scalespaces.functional._pool import WINDOWS
-from scalespaces.models._registry import entry
+from scalespaces.models._registry import PRESETS, entry
+from scalespaces.nn._lift import ARGUMENTS
 
 
 def add(commands: Any) -> None:
@@ -43,8 +44,8 @@ def _add_info(commands: Any) -> None:
         "info",
         help="what a network costs, layer by layer (the paper's tables)",
         description="Print a network's table, layer by layer: the shape of the output as [levels, height, width, "
-        "channels], parameters, multiply-adds and activations; and the totals beside those of the plain baseline. "
-        "Nothing is computed, so any size will do. What is not said is as in the paper.",
+        "channels], parameters, multiply-adds and activations; and the totals compared with the plain baseline's. "
+        "Nothing is computed, so any size will do. What is not said is as recommended, or as --preset says.",
         argument_default=argparse.SUPPRESS,
     )
     parser.set_defaults(run=_run_info)
@@ -60,6 +61,7 @@ def _add_info(commands: Any) -> None:
         "--json", nargs="?", const="-", metavar="FILE", help="write JSON there; without FILE, print it and no table"
     )
     add = parser.add_argument_group("network").add_argument
+    add("--preset", choices=PRESETS, help="recommended: cascade, pyramid, dilated windows; paper: direct, dense, plain")
     add("--classes", type=positive, dest="num_classes", metavar="N", help="number of classes")
     add("--levels", type=positive, dest="num_levels", metavar="S", help="levels that are pooled in the end")
     add(
@@ -74,8 +76,8 @@ def _add_info(commands: Any) -> None:
     add = parser.add_argument_group("lift").add_argument
     add("--base", type=float, metavar="C", help="dilation between levels")
     add("--zero-scale", type=float, metavar="S0", help="blur the image comes with, a variance")
-    add("--method", choices=METHODS, help="the paper's lift, or the exact one")
-    add("--sampling", type=sampling, metavar="MODE", help="dense, pyramid or oversampling, a number")
+    add("--method", choices=METHODS, help="the exact lift, or the paper's")
+    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense or oversampling, a number")
     add("--first-level", type=int, metavar="K", help="number of the first level; negative for finer ones")
 
 
@@ -87,6 +89,7 @@ def _run_info(args: argparse.Namespace) -> None:
     }
     if len(said.get("filter_levels", ())) == 1:
         said["filter_levels"] = said["filter_levels"][0]
+    said["lift"] = {name: said.pop(name) for name in ARGUMENTS if name in said}
     path = getattr(args, "json", None)
     if path not in (None, "-"):
         prepare(path)
@@ -106,7 +109,8 @@ def _run_info(args: argparse.Namespace) -> None:
     if path == "-":
         print(json.dumps(document, indent=1, allow_nan=False))
         return
-    settings = ", ".join(f"{key} {value}" for key, value in model.config.items() if key != "name" and value is not None)
+    plain = model.config["lift"] | {key: value for key, value in model.config.items() if key not in ("name", "lift")}
+    settings = ", ".join(f"{key} {value}" for key, value in plain.items() if value is not None)
     print(f"{args.model}: {found.about}\n{settings}\n")
     print(summary.table(args.model, others))
     print("\nshape: [levels, height, width, channels], at level 0; MiB: the outputs of all layers, float32, one image")

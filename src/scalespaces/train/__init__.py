@@ -1,1 +1,44 @@
-"""Training, evaluation and prediction: recipes run by Lightning, metrics at many scales, and masks of large images."""
+"""Training, evaluation and prediction: recipes run by Lightning, metrics at many scales, and masks of large images.
+
+What a notebook needs, and the commands run, are five names::
+
+    recipe = scalespaces.train.load_recipe("recipes/pcam_s_densenet.yaml", ["--data.root", "data/pcam"])
+    result = scalespaces.train.train(recipe, "out/pcam")
+    network = scalespaces.models.load(result.folder / "model.safetensors")
+    scalespaces.train.evaluate(network, scalespaces.data.PCam("data/pcam", "test"))
+    scalespaces.train.predict(network, "slide.png")
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from scalespaces._extras import require
+
+if TYPE_CHECKING:
+    from scalespaces.train._evaluate import evaluate
+    from scalespaces.train._predict import predict
+    from scalespaces.train._recipe import Recipe, load_recipe
+    from scalespaces.train._run import train
+
+__all__ = ["Recipe", "evaluate", "load_recipe", "predict", "train"]
+
+_HOMES = {  # the file of each name, and what that imports: Lightning takes seconds
+    "Recipe": ("_recipe", "yaml"),
+    "evaluate": ("_evaluate", None),
+    "load_recipe": ("_recipe", "yaml"),
+    "predict": ("_predict", None),
+    "train": ("_run", "lightning.pytorch"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    file, needed = _HOMES[name]
+    if needed is not None:
+        require(needed, "train")
+    return getattr(import_module(f"{__name__}.{file}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

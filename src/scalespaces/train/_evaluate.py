@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -19,11 +19,18 @@ from torch.utils.data import DataLoader
 
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._progress import Progress
-from scalespaces.models import Card
+from scalespaces.models import Card, ScaleNetwork
 from scalespaces.theory._checks import check_choice, check_integer, check_real
 from scalespaces.train._data import Part, worker_options
 from scalespaces.train._levels import LevelPool, answer
-from scalespaces.train._predict import channels_of, describe_answers, device_called, predict_mask, to_input
+from scalespaces.train._predict import (
+    channels_of,
+    describe_answers,
+    device_called,
+    evaluating,
+    predict_mask,
+    to_input,
+)
 from scalespaces.train._scales import MultiScale, TooSmallError, at_scale
 
 Baselines = Literal["one-level", "all"]
@@ -229,7 +236,7 @@ def evaluate(
     metric = METRICS[dense][0] if metric is None else check_choice("metric", metric, METRICS[dense])
     with ExitStack() as stack:
         for network in networks.values():
-            stack.enter_context(_evaluating(network.to(where)))
+            stack.enter_context(evaluating(network.to(where)))
         stack.enter_context(torch.inference_mode())
         for name, network in networks.items():
             _check_channels(name, network, parts)
@@ -282,7 +289,7 @@ def set_scale(name: str) -> float:
 
 def num_levels(model: nn.Module) -> int:
     """The number of levels of a network; 1 if it has no scale-space."""
-    return getattr(getattr(model, "lift", None), "num_levels", 1)
+    return model.lift.num_levels if isinstance(model, ScaleNetwork) else 1
 
 
 class _Asked:
@@ -291,7 +298,6 @@ class _Asked:
     def __init__(self, model: nn.Module, pool: LevelPool, tile: int | None, dense: bool) -> None:
         self.model, self.tile, self.dense = model, tile, dense
         self.pool: LevelPool = pool
-        self.smallest_side = getattr(model, "smallest_side", 0)
 
     def __call__(self, images: Tensor) -> Tensor:
         if not self.dense:
@@ -355,17 +361,6 @@ def _about(model: nn.Module) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-
-
 # --- measurements ----------------------------------------------------------------------------------------------------
 
 
@@ -381,9 +376,6 @@ class _Cell:
     metrics: Any
     seconds: list[float] = field(default_factory=list)
     note: str | None = None
-
-    def __post_init__(self) -> None:
-        self.smallest_side = getattr(self.asked, "smallest_side", 0)
 
     def __call__(self, images: Tensor) -> Tensor:
         _synchronize(images.device)

@@ -1,65 +1,51 @@
-"""One answer of many levels: how they are supervised while training, and pooled when asked."""
+"""One answer from many levels: how they are supervised in training, and combined in evaluation."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scalespaces.functional import ScaleSpace, scale_pool
+from scalespaces.models import ScaleNetwork
+from scalespaces.models._network import on_image
+
 LevelPool = Literal["model", "mean", "max", "logsumexp", "probabilities"]
 Supervision = Literal["answer", "mean", "apart"]
 
 
 def answer(model: nn.Module, images: Tensor, pool: LevelPool = "model") -> Tensor:
-    r"""The logits of a network, with its levels pooled as asked for.
+    r"""The logits of a network, with its levels combined as asked.
 
-    ``"model"`` is the network's own answer, which any network has. The others pool the logits :math:`f_k` of its
-    levels: their mean, their maximum, :math:`\log \frac1S \sum_k e^{f_k}`, or the mean of their probabilities,
-    :math:`\log \frac1S \sum_k \mathrm{softmax}(f_k)`.
+    ``"model"`` is the network's own answer, which any network has. The others combine the scores of its levels, see
+    :func:`~scalespaces.functional.scale_pool`.
 
     Shape:
         - images: :math:`(B, C, H, W)`
         - Output: :math:`(B, classes)` or :math:`(B, classes, H, W)`
 
     Example:
-        >>> model = scalespaces.models.create_model("s_densenet", sampling="pyramid", method="cascade").eval()
+        >>> model = scalespaces.models.create_model("s_densenet").eval()
         >>> images = torch.rand(2, 3, 96, 96)
         >>> torch.allclose(answer(model, images), answer(model, images, "mean"), atol=1e-6)
         True
     """
-    return model(images) if pool == "model" else pool_levels(level_answers(model, images), pool)
+    if pool == "model":
+        return model(images)
+    combined: Any = scale_pool(level_scores(model, images), pool)
+    return combined
 
 
-def level_answers(model: nn.Module, images: Tensor) -> Tensor:
-    """The logits of every level, ``(S, B, classes, ...)``."""
-    method: Any = getattr(model, "level_answers", None)
-    if method is None:
+def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
+    """Each level's own logits: levels of ``(B, classes)``, or of ``(B, classes, H, W)`` at the images' pixels."""
+    if not isinstance(model, ScaleNetwork):
         raise ValueError(
-            f"levels are pooled of networks that have them, got a {type(model).__name__}; use the pool 'model', or "
-            "scalespaces.convert the network"
+            f"this needs a network with levels, got a {type(model).__name__}; convert it with scalespaces.convert, or "
+            "use the pool 'model'"
         )
-    return method(images)
-
-
-def pool_levels(answers: Tensor, pool: LevelPool) -> Tensor:
-    """Pool logits ``(S, B, classes, ...)`` over their first axis.
-
-    Example:
-        >>> pool_levels(torch.tensor([[[0.0, 2.0]], [[4.0, 0.0]]]), "max")
-        tensor([[4., 2.]])
-    """
-    if pool == "mean":
-        return answers.mean(0)
-    if pool == "max":
-        return answers.amax(0)
-    if pool == "logsumexp":
-        return answers.logsumexp(0) - math.log(len(answers))
-    if pool == "probabilities":
-        return answers.log_softmax(2).logsumexp(0) - math.log(len(answers))
-    raise ValueError(f"levels are pooled by one of {', '.join(get_args(LevelPool)[1:])}, got {pool!r}")
+    return on_image(model.scores(images), images.shape[2:])
 
 
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
@@ -68,12 +54,11 @@ def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision
     ``"answer"`` supervises the network's own answer; ``"mean"`` the mean of its levels' logits, so that every level
     learns; ``"apart"`` every level by itself, the mean of :math:`S` losses.
     """
-    if how == "answer":
-        return F.cross_entropy(model(images), target, ignore_index=ignore_index, reduction="sum")
-    answers = level_answers(model, images)
-    if how == "mean":
-        return F.cross_entropy(answers.mean(0), target, ignore_index=ignore_index, reduction="sum")
+    if how not in get_args(Supervision):
+        raise ValueError(f"levels are supervised by one of {', '.join(get_args(Supervision))}, got {how!r}")
     if how == "apart":
-        losses = [F.cross_entropy(level, target, ignore_index=ignore_index, reduction="sum") for level in answers]
+        levels = level_scores(model, images).levels
+        losses = [F.cross_entropy(level, target, ignore_index=ignore_index, reduction="sum") for level in levels]
         return torch.stack(losses).mean()
-    raise ValueError(f"levels are supervised by one of {', '.join(get_args(Supervision))}, got {how!r}")
+    logits = answer(model, images, "model" if how == "answer" else "mean")
+    return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")

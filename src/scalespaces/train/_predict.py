@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 from scalespaces.data import to_unit
 from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.data._windows import cut_windows, window_places
-from scalespaces.models import Card
+from scalespaces.models import Card, ScaleNetwork, load
+from scalespaces.models._network import first_channels
 from scalespaces.theory._checks import check_integer
 from scalespaces.train._levels import LevelPool, answer
 
@@ -24,6 +26,67 @@ WHOLE = 2**22
 TILE = 1024
 """Side of those windows, in pixels."""
 _COARSEST = 64  # pixels; where windows start, so that networks which halve them up to six times see the same grid
+
+
+def predict(
+    model: nn.Module | str | Path,
+    images: Tensor | str | Path | Sequence[str | Path],
+    *,
+    batch: int = 32,
+    pool: LevelPool = "model",
+    size: tuple[int, int] | None = None,
+    tile: int | tuple[int, int] | None = None,
+) -> Any:
+    """The probabilities of the classes: of images, or of their pixels if the network answers for every pixel.
+
+    Images are normalized as the network's card says, on its device, and the network is in evaluation mode meanwhile.
+
+    Args:
+        model: a network, or a file that :func:`scalespaces.models.save` wrote.
+        images: a tensor ``(B, C, H, W)`` or ``(C, H, W)``, of bytes or of numbers from 0 to 1; or the name of an image
+            file, or several.
+        batch: number of images seen at once.
+        pool: how levels are combined, see :func:`~scalespaces.functional.scale_pool`; the network's own way when left
+            out.
+        size: height and width that files are brought to first, as for training; as they are when left out.
+        tile: side of the windows through which large images are seen, where every pixel has a class.
+
+    Returns:
+        A tensor ``(B, classes)`` or ``(B, classes, H, W)`` on the CPU; a list of ``(classes, H, W)`` for files that
+        differ in size.
+
+    Example:
+        >>> model = scalespaces.models.create_model("s_cnn", channels=(4, 4), kernel_size=3)
+        >>> predict(model, torch.rand(2, 1, 28, 28)).sum(1)
+        tensor([1.0000, 1.0000])
+    """
+    network = model if isinstance(model, nn.Module) else load(model)
+    check_integer("batch", batch, 1)
+    files = [] if isinstance(images, Tensor) else [images] if isinstance(images, str | Path) else list(images)
+    with evaluating(network):
+        pixels = describe_answers(network)[1]
+        if tile is not None and not pixels:
+            raise ValueError(f"tile is for networks that answer for every pixel, got {tile}")
+        if files and not pixels:
+            return torch.stack([p for _, p in predict_classes(network, files, batch=batch, pool=pool, size=size)])
+        read: Any = [to_input(network, read_channels(file, channels_of(network), size)) for file in files]
+        if not files:
+            read = to_input(network, _check_tensor(images, size))
+        if not pixels:
+            found = [_probabilities(network, part, pool, False) for part in read.split(batch)]
+            return check_finite(torch.cat(found)).cpu()
+        masks = [check_finite(predict_mask(network, image, tile=tile, pool=pool)).cpu() for image in read]
+        return torch.stack(masks) if len({mask.shape for mask in masks}) == 1 else masks
+
+
+def _check_tensor(images: Any, size: object) -> Tensor:
+    """Return images as a batch of numbers from 0 to 1."""
+    if not isinstance(images, Tensor) or images.ndim not in (3, 4) or not len(images):
+        came = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else "none"
+        raise ValueError(f"images are a tensor (B, C, H, W) or (C, H, W), a file, or several files, got {came}")
+    if size is not None:
+        raise ValueError(f"size is for files, got {size}; resize a tensor before")
+    return to_unit(images if images.ndim == 4 else images[None])
 
 
 def predict_classes(
@@ -42,7 +105,7 @@ def predict_classes(
 
     Args:
         model: from images to logits, in evaluation mode; of 1 or 3 channels, for which images become gray or RGB.
-        files: any images that :func:`~scalespaces.data.read_pixels` reads.
+        files: images of any format that Pillow reads.
         batch: number of images seen at once.
         pool: over levels, see :func:`~scalespaces.train._levels.answer`.
         size: height and width all images are brought to first, as for training; as they are when left out.
@@ -141,10 +204,20 @@ def predict_rows(
 # --- what goes in ----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
 def channels_of(model: nn.Module) -> int:
     """The number of channels of the images it takes: 1 or 3, for which files can be read."""
-    layers = (getattr(module, "in_channels", None) for module in model.modules())
-    channels = len(Card.of(model).mean) or next((n for n in layers if isinstance(n, int)), 3)
+    channels = len(Card.of(model).mean) or first_channels(model)
     if channels not in (1, 3):
         raise ValueError(f"images in files have 1 or 3 channels, and the network takes {channels}")
     return channels
@@ -206,11 +279,11 @@ def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
 
 def _probe(model: nn.Module) -> Tensor:
     """The answer for an image of zeros, the smallest that will do."""
-    smallest = getattr(model, "smallest_side", 32)
-    side = smallest if isinstance(smallest, int) else 32
+    side = max(32, model.smallest_side if isinstance(model, ScaleNetwork) else 0)
     while True:
         try:
-            return _probabilities(model, to_input(model, torch.zeros(1, channels_of(model), side, side)), "model")
+            with warnings.catch_warnings(action="ignore"):  # of levels with few samples: nothing is read off this
+                return _probabilities(model, to_input(model, torch.zeros(1, channels_of(model), side, side)), "model")
         except (ValueError, RuntimeError) as error:
             if side >= 1024:
                 raise ValueError(f"the network does not answer for {side} x {side} pixels: {error}") from error

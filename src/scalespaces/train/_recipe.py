@@ -12,6 +12,7 @@ import yaml
 
 from scalespaces._extras import require
 from scalespaces._files import replacing
+from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.train._data import DataOptions
 from scalespaces.train._levels import LevelPool, Supervision
 
@@ -22,14 +23,18 @@ class ModelOptions:
 
     Args:
         name: as ``scalespaces models`` lists them.
+        preset: of that network: recommended, or paper for what the paper does.
+        lift: how images become levels: arguments of scalespaces.nn.Lift, merged over the network's own.
         arguments: of that network, see ``scalespaces info NAME``; or of the source. num_classes and in_channels follow
             from the data where left out.
         file: a safetensors file to start from, with the network and its weights; of a converted network, beside source.
         source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model.
-        convert: arguments of scalespaces.convert for the source.
+        convert: arguments of scalespaces.convert for the source, but for the lift.
     """
 
     name: str | None = None
+    preset: Literal["recommended", "paper"] = "recommended"
+    lift: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
     file: str | None = None
     source: str | None = None
@@ -40,6 +45,16 @@ class ModelOptions:
             raise ValueError("model.name, model.source or model.file is needed: which network to train")
         if self.name is not None and (self.source is not None or self.file is not None):
             raise ValueError("model.name is given alone: model.file and model.source say which network, too")
+        if self.preset != "recommended" and self.name is None:
+            raise ValueError(f"model.preset is for a model.name, got {self.preset!r} without one")
+        if self.lift and self.file is not None:
+            raise ValueError("model.lift is for a model.name or model.source; model.file has its own")
+        arguments = {} if self.name is None else self.arguments  # those of a source are its own
+        for key, options in (("arguments", arguments), ("convert", self.convert)):
+            for name in options:
+                if name in ("lift", *LIFT_ARGUMENTS):
+                    place = "model.lift" if name == "lift" else f"model.lift.{name}"
+                    raise ValueError(f"the lift is a key of its own: use {place}, not model.{key}.{name}")
         if self.convert and (self.source is None or self.file is not None):
             raise ValueError("model.convert is for a model.source without model.file, which has its own")
         if self.arguments and self.name is None and self.source is None:

@@ -26,7 +26,8 @@ from torch.utils.data import DataLoader
 from scalespaces._files import prepare, replacing
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Indexed
-from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create_model, load
+from scalespaces.models import Card, ConversionError, convert, create_model, load
+from scalespaces.models._network import NamedNetwork
 from scalespaces.models._source import build
 from scalespaces.nn import synchronize
 from scalespaces.train._batches import KeyedBatches
@@ -65,18 +66,21 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
     try:
         if options.source is not None:
             source = build(options.source, options.arguments)
-            network = load(options.file, source) if options.file is not None else convert(source, **options.convert)
+            # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
+            names = {key: str(value) for key, value in options.convert.items() if isinstance(value, int)}
+            said = options.convert | {key: names[key] for key in names.keys() & {"pool_before", "features"}}
+            network = convert(source, options.lift, **said) if options.file is None else load(options.file, source)
         elif options.file is not None:
             network = load(options.file)
         else:
-            said = {"in_channels": in_channels, "num_classes": classes} | options.arguments
-            network = create_model(str(options.name), **said)
+            said = {"in_channels": in_channels, "num_classes": classes, "lift": options.lift} | options.arguments
+            network = create_model(str(options.name), preset=options.preset, **said)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"model.file: {error}") from error
     except (TypeError, ConversionError) as error:  # such as a key that is not known
         raise ValueError(f"model: {error}") from error
     if recipe.trainer.recompute:
-        if not isinstance(network, ScaleNetwork):
+        if not isinstance(network, NamedNetwork):
             raise ValueError(
                 f"trainer.recompute needs a network whose blocks are known, got {type(network).__name__}; use "
                 "model.name, or scalespaces.nn.checkpoint inside the network"
@@ -131,20 +135,22 @@ class Data(pl.LightningDataModule):
         return [*moved, *batch[2:]]
 
 
-def train(recipe: Recipe, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False) -> Result:
+def train(
+    recipe: Recipe | str | Path, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False
+) -> Result:
     """Train a network by a recipe.
 
     In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's
     files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
 
     Args:
-        recipe: the experiment.
+        recipe: the experiment, or the YAML file of it.
         out: the folder.
         resume: go on from ``last.ckpt``, if there is one.
         force: begin anew where there is one.
         quiet: no progress bar.
     """
-    out = Path(out)
+    recipe, out = recipe if isinstance(recipe, Recipe) else load_recipe(recipe), Path(out)
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun has restarted it
     checkpoint = _checkpoint(recipe, out, resume, force)
     _rejoin(recipe)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.functional._grid import fold, full_precision
+from scalespaces.models._network import ImageTooSmallError
 from scalespaces.theory._checks import check_choice, check_real
 
 How = Literal["mean", "select"]
@@ -61,7 +62,7 @@ def at_scale(model: Callable[[Tensor], Tensor], images: Tensor, scale: float) ->
     except TooSmallError:
         raise
     except (ValueError, RuntimeError) as error:
-        small = min(resized.shape[2:]) < min(size) or min(size) < getattr(model, "smallest_side", 0)
+        small = min(resized.shape[2:]) < min(size) or isinstance(error, ImageTooSmallError)
         if not small or isinstance(error, torch.OutOfMemoryError):
             raise
         sides = "{} x {} pixels are {} x {}".format(*size, *resized.shape[2:])
@@ -170,7 +171,7 @@ def draw_scales(
 ) -> Tensor:
     """Factors between ``low`` and ``high``, uniform on a logarithmic axis, of samples in an epoch.
 
-    The random numbers are others than those of :func:`~scalespaces.data.keyed_generator` for the same key.
+    The random numbers are others than those of ``keyed_generator`` for the same key.
 
     Shape:
         - Output: :math:`(B,)`, float64 on the CPU

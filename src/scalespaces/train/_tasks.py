@@ -12,7 +12,7 @@ from torchmetrics import MeanMetric
 
 from scalespaces.data import to_unit
 from scalespaces.data._augment import PCamAugment
-from scalespaces.models import Card
+from scalespaces.models import Card, ScaleNetwork
 from scalespaces.train._levels import answer, supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._predict import predict_mask
@@ -67,8 +67,8 @@ class Task(pl.LightningModule):
                     if any(True for _ in block.parameters()):
                         shard(block, mesh=mesh["data_parallel"])
         shard(self.network, mesh=mesh["data_parallel"])
-        if hasattr(self.network, "level_answers"):
-            register_fsdp_forward_method(self.network, "level_answers")
+        if isinstance(self.network, ScaleNetwork):
+            register_fsdp_forward_method(self.network, "scores")
         self._sharded = True
 
     def configure_optimizers(self) -> Any:

@@ -1,0 +1,214 @@
+"""What notebooks use: five names that load what they need when they are used, and one function that predicts."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import scalespaces
+import scalespaces.train
+from scalespaces.data import ArrayImages
+from scalespaces.data._make import write_sets
+from scalespaces.models import Card, create_model
+from scalespaces.train._levels import LevelPool, answer
+from scalespaces.train._predict import predict_mask
+
+NAMES = ["Recipe", "evaluate", "load_recipe", "predict", "train"]
+HEAVY = {"lightning", "torchmetrics", "jsonargparse", "yaml", "PIL", "h5py", "matplotlib"}
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def loaded(code: str) -> set[str]:
+    code = f"import sys\n{code}\nprint(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return set(out.split())
+
+
+def test_names_are_loaded_when_they_are_used():
+    assert "scalespaces.train" not in loaded("import scalespaces")
+    assert HEAVY.isdisjoint(loaded("import scalespaces.train"))
+    assert HEAVY.isdisjoint(loaded("from scalespaces.train import evaluate, predict"))
+    assert not {"lightning", "torchmetrics"} & loaded("from scalespaces.train import Recipe, load_recipe")
+    assert "lightning" in loaded("import scalespaces; from scalespaces.train import train")
+
+
+def test_there_are_five_names():
+    assert scalespaces.train.__all__ == NAMES
+    assert set(NAMES) <= set(dir(scalespaces.train))
+    for name in NAMES:
+        value = getattr(scalespaces.train, name)
+        assert value.__name__ == name
+        assert getattr(sys.modules[value.__module__], name) is value
+    with pytest.raises(AttributeError, match=r"module 'scalespaces\.train' has no attribute 'fit'"):
+        scalespaces.train.__getattr__("fit")
+    with pytest.raises(ImportError, match="fit"):
+        exec("from scalespaces.train import fit")
+
+
+@pytest.mark.parametrize(("name", "module"), [("train", "lightning.pytorch"), ("load_recipe", "yaml")])
+def test_a_missing_extra_is_named(name, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    message = rf"{module} is needed for this and is not installed; install it with: pip install 'scalespaces\[train\]'"
+    with pytest.raises(ImportError, match=message):
+        getattr(scalespaces.train, name)
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_or_its_file_is_trained_by(tmp_path):
+    generator = np.random.default_rng(0)
+    images = ArrayImages(generator.integers(0, 256, (12, 20, 20), np.uint8), np.arange(12) % 10)
+    write_sets(tmp_path / "data", {"train": images, "valid": images})
+    file = tmp_path / "recipe.yaml"
+    file.write_text(
+        f"model: {{name: s_cnn, lift: {{num_levels: 2}}, arguments: {{channels: [4, 8], kernel_size: 3, hidden: 8}}}}\n"
+        f"data: {{kind: idx, root: '{tmp_path / 'data'}', batch_size: 4, workers: 0}}\ntrainer: {{max_steps: 2}}\n"
+    )
+    recipe = scalespaces.train.load_recipe(file, ["--trainer.max_steps", "2"])
+    assert isinstance(recipe, scalespaces.train.Recipe)
+    results = [scalespaces.train.train(given, tmp_path / str(n)) for n, given in enumerate((recipe, file, str(file)))]
+    networks = [scalespaces.models.load(result.folder / "model.safetensors") for result in results]
+    assert [result.steps for result in results] == [2, 2, 2]
+    for network in networks[1:]:
+        assert_close(network.state_dict(), networks[0].state_dict(), rtol=0, atol=0)
+    found = scalespaces.train.evaluate(networks[0], images)
+    assert found.rows[0].images == 12
+    probabilities = scalespaces.train.predict(networks[0], images.images)
+    assert_close((probabilities.argmax(1) == images.labels).double().mean().item(), found.rows[0].value("accuracy"))
+    with pytest.raises(FileNotFoundError, match=r"no recipe 'absent\.yaml'"):
+        scalespaces.train.train("absent.yaml", tmp_path / "out")
+
+
+# --- predictions -----------------------------------------------------------------------------------------------------
+
+predict: Any = scalespaces.train.predict
+
+
+def cnn() -> nn.Module:
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(4, 3))
+
+
+def network(kind: str) -> Any:
+    torch.manual_seed(0)
+    if kind in ("s_densenet", "s_resnet"):
+        small: dict[str, Any] = {"growth": (2, 2), "num_layers": 1} if kind == "s_densenet" else {"width": 3}
+        model: Any = create_model(kind, num_classes=3, init="he", lift={"num_levels": 2}, filter_levels=2, **small)
+    elif kind == "pixels":
+        model = nn.Conv2d(3, 3, 3, padding=1)
+    else:
+        model = cnn() if kind == "cnn" else scalespaces.convert(cnn(), {"num_levels": 2})
+    model.card = Card(["a", "b", "c"], [0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
+    return model
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8)
+
+
+def files(folder: Path, images: Tensor) -> list[Path]:
+    pillow = pytest.importorskip("PIL.Image")
+    paths = [folder / f"{n}.png" for n in range(len(images))]
+    for path, image in zip(paths, images, strict=True):
+        pillow.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    return paths
+
+
+KINDS = ["s_densenet", "s_resnet", "pixels", "cnn", "converted"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_probabilities_are_the_networks(kind, tmp_path):
+    """Of tensors and files alike, one or many, normalized by the card, in evaluation mode."""
+    model, images = network(kind), noise(5, 3, 24, 28)
+    with torch.no_grad():
+        expected = answer(model.eval(), model.card.normalize(images / 255)).softmax(1)
+    model.train()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    paths = files(tmp_path, images)
+    for given in (images, images / 255, paths, [str(path) for path in paths]):
+        assert_close(predict(model, given, batch=2), expected, rtol=1e-4, atol=1e-5)
+    for one in (images[1], images[1:2], images[1] / 255, paths[1], str(paths[1]), [paths[1]]):
+        assert_close(predict(model, one), expected[1:2], rtol=1e-4, atol=1e-5)
+    assert model.training
+    assert_close(model.state_dict(), state, rtol=0, atol=0)
+    assert_close(expected.sum(1), torch.ones_like(expected[:, 0]))
+
+
+@pytest.mark.parametrize("pool", get_args(LevelPool))
+@pytest.mark.parametrize("kind", ["s_densenet", "s_resnet", "converted"])
+def test_levels_are_pooled_as_asked(kind, pool):
+    model, images = network(kind).eval(), noise(2, 3, 24, 28)
+    with torch.no_grad():
+        expected = answer(model, model.card.normalize(images / 255), pool).softmax(1)
+    assert_close(predict(model, images, pool=pool), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_precision_and_devices_are_the_networks():
+    model = network("cnn").double()
+    found = predict(model, noise(2, 3, 24, 28))
+    assert (found.dtype, found.device.type) == (torch.float64, "cpu")
+
+
+def test_files_may_differ_in_size(tmp_path):
+    (tmp_path / "more").mkdir()
+    paths = files(tmp_path, noise(2, 3, 24, 28)) + files(tmp_path / "more", noise(1, 3, 30, 20))
+    model = network("s_densenet")
+    assert_close(predict(model, paths), torch.cat([predict(model, path) for path in paths]))
+    assert predict(model, paths, size=(16, 16)).shape == (3, 3)
+    model = network("s_resnet")
+    masks = predict(model, paths)
+    assert [mask.shape for mask in masks] == [(3, 24, 28), (3, 24, 28), (3, 30, 20)]
+    for mask, path in zip(masks, paths, strict=True):
+        assert_close(mask, predict(model, path)[0])
+    assert predict(model, paths, size=(16, 24)).shape == (3, 3, 16, 24)
+
+
+def test_a_network_may_come_from_a_file(tmp_path):
+    pytest.importorskip("safetensors")
+    model, images = network("s_densenet"), noise(2, 3, 24, 28)
+    scalespaces.models.save(model, tmp_path / "model.safetensors")
+    for file in (tmp_path / "model.safetensors", str(tmp_path / "model.safetensors")):
+        assert_close(predict(file, images), predict(model, images))
+
+
+def test_large_images_are_seen_through_windows():
+    model, image = network("pixels"), noise(3, 70, 50)
+    whole = predict(model, image)
+    assert_close(predict(model, image, tile=32), whole, rtol=1e-4, atol=1e-5)
+    nonlocal_ = network("s_resnet").eval()
+    expected = predict_mask(nonlocal_, nonlocal_.card.normalize(image / 255), tile=32)
+    assert_close(predict(nonlocal_, image, tile=32)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "images", "options", "message"),
+    [
+        ("cnn", [], {}, "a file, or several files, got none"),
+        ("cnn", torch.zeros(0, 3, 8, 8), {}, r"or several files, got shape \(0, 3, 8, 8\)"),
+        ("cnn", torch.zeros(8, 8), {}, r"a tensor \(B, C, H, W\) or \(C, H, W\), .*got shape \(8, 8\)"),
+        ("cnn", torch.zeros(1, 8, 8), {}, r"images are \(..., 3, height, width\), got shape \(1, 1, 8, 8\)"),
+        ("cnn", torch.zeros(3, 8, 8, dtype=torch.int64), {}, "images are uint8 or floating point"),
+        ("cnn", torch.full((3, 8, 8), torch.nan), {}, "its scores are not finite"),
+        ("cnn", torch.zeros(3, 8, 8), {"pool": "max"}, "this needs a network with levels, got a Sequential"),
+        ("cnn", torch.zeros(3, 8, 8), {"size": (4, 4)}, r"size is for files, got \(4, 4\); resize a tensor before"),
+        ("cnn", torch.zeros(3, 8, 8), {"tile": 4}, "tile is for networks that answer for every pixel, got 4"),
+        ("cnn", torch.zeros(3, 8, 8), {"batch": 0}, "batch must be an integer >= 1"),
+        ("s_densenet", torch.zeros(3, 2, 2), {}, "need images of at least 3 pixels along each side"),
+        ("cnn", "absent.png", {}, "cannot read 'absent.png'"),
+    ],
+)
+def test_what_cannot_be_predicted(kind, images, options, message):
+    model = network(kind)
+    with pytest.raises(ValueError, match=message):
+        predict(model, images, **options)
+    assert model.training
