@@ -16,37 +16,33 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalespaces import equivariance_error
 from scalespaces.data import ArrayImages, digits, photograph, to_unit, unseen_scales
-from scalespaces.models import create_model
+from scalespaces.functional import scale_pool
+from scalespaces.models import ScaleNetwork, create_model
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.testing import EquivarianceTable, translation_error
-from scalespaces.train._levels import LevelPool, pool_levels
+from scalespaces.train._levels import supervise
 
 ROOT2 = math.sqrt(2)
 SIDE, WIDTH = 145, 16  # of images and layers with random weights
 TRAINED, CANVAS = 20, 40  # sides of the images to train and to test with; digits of the training have 16 pixels
 SIZES = (0.5, 0.71, 1, 1.41, 2)  # of digits, relative to those of the training
-CNN: dict[str, Any] = {"num_levels": 1}
+FIVE: dict[str, Any] = {"num_levels": 5, "base": ROOT2, "first_level": -2}
+CNN: dict[str, Any] = {"lift": {"num_levels": 1}}
 NETWORKS: dict[str, dict[str, Any]] = {
     "CNN": CNN,
-    "base 2, levels 0 to 1": {"num_levels": 2, "base": 2.0},
-    "base 2, levels -1 to 1": {"num_levels": 3, "base": 2.0, "first_level": -1},
-    "base 1.41, levels 0 to 2": {"num_levels": 3, "base": ROOT2},
-    "base 1.41, levels -2 to 2": {"num_levels": 5, "base": ROOT2, "first_level": -2},
-    "- zero-scale 1": {"num_levels": 5, "base": ROOT2, "first_level": -2, "zero_scale": 1.0},
-    "- filters of 2 levels": {
-        "num_levels": 5,
-        "base": ROOT2,
-        "first_level": -2,
-        "filter_levels": (1, 2, 1),
-        "scale_padding": "valid",
-    },
-    "- dense": {"num_levels": 5, "base": ROOT2, "first_level": -2, "sampling": "dense", "window": "dilated"},
+    "base 2, levels 0 to 1": {"lift": {"num_levels": 2, "base": 2.0}},
+    "base 2, levels -1 to 1": {"lift": {"num_levels": 3, "base": 2.0, "first_level": -1}},
+    "base 1.41, levels 0 to 2": {"lift": {"num_levels": 3, "base": ROOT2}},
+    "base 1.41, levels -2 to 2": {"lift": FIVE},
+    "- zero-scale 1": {"lift": FIVE | {"zero_scale": 1.0}},
+    "- filters of 2 levels": {"lift": FIVE, "filter_levels": (1, 2, 1), "scale_padding": "valid"},
+    "- dense": {"lift": FIVE | {"sampling": "dense"}},
 }
+POOLS = ("max", "mean")
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> str:
@@ -75,7 +71,7 @@ def layers(base: float, sampling: Any, zero_scale: float, octaves: int = 2) -> n
     """Two layers of filters that look at the next level; levels up to two octaves above the image come out."""
     torch.manual_seed(0)
     levels = round(octaves / math.log2(base)) + 1
-    lift = Lift(levels + 2, base, zero_scale, method="cascade", sampling=sampling, padding_mode="zeros")
+    lift = Lift(levels + 2, base, zero_scale=zero_scale, sampling=sampling, padding_mode="zeros")
     convs = [ScaleConv2d(n, WIDTH, (2, 3, 3), scale_padding="valid") for n in (3, WIDTH)]
     return nn.Sequential(lift, convs[0], nn.ReLU(), ScaleAvgPool(2), convs[1]).double().eval()
 
@@ -104,9 +100,8 @@ def worst(table: EquivarianceTable) -> float:
 # --- trained networks ------------------------------------------------------------------------------------------------
 
 
-def network(**arguments: Any) -> nn.Module:
-    small = {"channels": (8, 16, 32), "kernel_size": 3, "grid": 1, "hidden": 32, "dropout": 0.0}
-    return create_model("s_cnn", **{"sampling": "pyramid", "method": "cascade", **small, **arguments})
+def network(**arguments: Any) -> ScaleNetwork:
+    return create_model("s_cnn", channels=(8, 16, 32), kernel_size=3, grid=1, hidden=32, dropout=0.0, **arguments)
 
 
 def batch(samples: ArrayImages) -> tuple[Tensor, Tensor]:
@@ -123,32 +118,28 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, epochs: int, size: i
     for _ in range(epochs):
         for chosen in torch.randperm(len(images), generator=generator).split(size)[:steps]:
             optimizer.zero_grad()
-            F.cross_entropy(level_answers(model, images[chosen]).mean(0), labels[chosen]).backward()
+            (supervise(model, images[chosen], labels[chosen], "mean") / size).backward()
             optimizer.step()
             schedule.step()
     model.eval()
 
 
-def level_answers(model: Any, images: Tensor) -> Tensor:
-    return model.level_answers(images)
-
-
-def accuracies(arguments: dict[str, Any], seed: int, epochs: int) -> dict[LevelPool, list[float]]:
-    """Per cent at each size, by how the levels' logits are pooled."""
+def accuracies(arguments: dict[str, Any], seed: int, epochs: int) -> dict[str, list[float]]:
+    """Per cent at each size, by how the levels' scores are combined."""
     scales = [2.0 * size for size in SIZES]
     trained = unseen_scales(*digits(), train=2.0, tests=[], canvas=TRAINED, place="random", seed=seed)
     tests = unseen_scales(*digits(), train=2.0, tests=scales, canvas=CANVAS, place="random", seed=seed)
     torch.manual_seed(seed)
     model = network(**arguments)
     train(model, *batch(trained["train"]), epochs)
-    found: dict[LevelPool, list[float]] = {"max": [], "mean": []}
+    found: dict[str, list[float]] = {pool: [] for pool in POOLS}
     with torch.no_grad():
         for scale in scales:
             images, labels = batch(tests[f"test_{scale:g}"])
-            answers = level_answers(model, images)
-            for pool in found:
-                right = pool_levels(answers, pool).argmax(1) == labels
-                found[pool].append(100 * float(right.float().mean()))
+            scores = model.scores(images)
+            for pool in POOLS:
+                answer: Any = scale_pool(scores, pool)
+                found[pool].append(100 * float((answer.argmax(1) == labels).float().mean()))
     return found
 
 
@@ -161,8 +152,7 @@ def accuracy(seeds: int, epochs: int) -> list[list[str]]:
         found = [accuracies(arguments, seed, epochs) for seed in range(seeds)]
         progress(f"accuracy: {name}, {time.perf_counter() - start:.0f} s")
         cost = multiply_adds(network(**arguments).eval(), image) / unit
-        pools: list[LevelPool] = ["max"] if arguments is CNN else ["max", "mean"]
-        for pool in pools:
+        for pool in POOLS[:1] if arguments is CNN else POOLS:
             cells = [statistics.mean(values) for values in zip(*(run[pool] for run in found), strict=True)]
             rows.append([name, "" if arguments is CNN else pool, *(f"{cell:.1f}" for cell in cells), f"{cost:.1f}x"])
     return rows

@@ -35,7 +35,7 @@ from scalespaces.train._recipe import Recipe, load_recipe
 RECIPES = Path(__file__).parents[1] / "recipes"
 MODELS = ("densenet", "s_densenet", "resnet", "s_resnet")
 STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # numbers that an optimizer keeps for each parameter
-PYRAMID = {"sampling": "pyramid", "method": "cascade"}
+PRESETS = ("paper", "recommended")  # of networks with levels: dense, and as a pyramid
 MEASURED = ("memory", "communication")
 MEBI, FLOAT = 2**20, 4
 
@@ -92,9 +92,10 @@ class Cost:
         return self.gathered() + self.reduced()
 
 
-def build(recipe: Recipe, arguments: dict[str, Any], device: str) -> nn.Module:
+def build(recipe: Recipe, preset: str, device: str) -> nn.Module:
+    options, classes = recipe.model, num_classes(recipe.data)
     network = create_model(
-        str(recipe.model.name), num_classes=num_classes(recipe.data), **(recipe.model.arguments | arguments)
+        str(options.name), preset=preset, num_classes=classes, lift=options.lift, **options.arguments
     )
     return network.to(device).train()
 
@@ -127,10 +128,10 @@ def kept_bytes(network: nn.Module, images: Tensor, target: Tensor) -> int:
     return sum(size for size, _ in kept.values())
 
 
-def cost(model: str, arguments: dict[str, Any]) -> Cost:
+def cost(model: str, preset: str) -> Cost:
     recipe = find_recipe(model)
     shape = sample_shape(recipe)
-    network: Any = build(recipe, arguments, "meta")
+    network: Any = build(recipe, preset, "meta")
     norms: list[tuple[int, bool]] = []
 
     def see(module: Any, inputs: tuple[Any, ...]) -> None:
@@ -142,9 +143,9 @@ def cost(model: str, arguments: dict[str, Any]) -> Cost:
             module.register_forward_pre_hook(see)
     kept = kept_bytes(network, *make_batch(recipe, shape, 2, "meta")) / 2
     buffers = list(network.buffers())
-    summary = summarize(create_model(model, **arguments), shape)
+    summary = summarize(create_model(model, preset=preset), shape)
     return Cost(
-        name_case(model, arguments),
+        name_case(model, preset),
         recipe.data.batch_size,
         STATES[recipe.optimizer.name],
         sum(parameter.numel() for parameter in network.parameters()),
@@ -157,20 +158,16 @@ def cost(model: str, arguments: dict[str, Any]) -> Cost:
     )
 
 
-def cases(models: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each network, and if it has levels, as a pyramid, too."""
+def cases(models: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each network with its presets; without levels these are the same."""
     for model in models:
-        yield model, {}
-        if has_levels(model) and entry(model).arguments["sampling"] != "pyramid":
-            yield model, PYRAMID
+        for preset in PRESETS if create_model(model).lift.num_levels > 1 else PRESETS[:1]:
+            yield model, preset
 
 
-def name_case(model: str, arguments: dict[str, Any]) -> str:
-    return f"{model}, {(entry(model).arguments | arguments)['sampling']}" if has_levels(model) else model
-
-
-def has_levels(model: str) -> bool:
-    return entry(model).arguments["num_levels"] > 1
+def name_case(model: str, preset: str) -> str:
+    lift = create_model(model, preset=preset).lift
+    return f"{model}, {lift.sampling}" if lift.num_levels > 1 else model
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -251,24 +248,22 @@ def kept_growth(network: nn.Module, recipe: Recipe, shape: Sequence[int], device
     return (more - few) / 2
 
 
-def peak_growth(model: str, arguments: dict[str, Any], shape: Sequence[int]) -> float:
+def peak_growth(model: str, preset: str, shape: Sequence[int]) -> float:
     """Bytes of memory that a training step takes for each sample: what the peak of a process of its own grows by."""
     peaks = []
     for number in (4, 20):
         queue: Any = multiprocessing.get_context("spawn").SimpleQueue()
-        process = multiprocessing.get_context("spawn").Process(
-            target=_peak, args=(model, arguments, shape, number, queue)
-        )
+        process = multiprocessing.get_context("spawn").Process(target=_peak, args=(model, preset, shape, number, queue))
         process.start()
         peaks.append(queue.get())
         process.join()
     return (peaks[1] - peaks[0]) / 16
 
 
-def _peak(model: str, arguments: dict[str, Any], shape: Sequence[int], number: int, queue: Any) -> None:
+def _peak(model: str, preset: str, shape: Sequence[int], number: int, queue: Any) -> None:
     torch.set_num_threads(1)
     recipe = find_recipe(model)
-    network = build(recipe, arguments, "cpu")
+    network = build(recipe, preset, "cpu")
     images, target = make_batch(recipe, shape, number, "cpu")
     supervise(network, images, target, "answer").backward()
     # Linux counts in a process's getrusage the peak of the one that started it, but not here.
@@ -282,17 +277,17 @@ def measure_memory(shape: tuple[int, int, int]) -> None:
     )
     print("tensors without data and on real ones, with bfloat16 by autocast, and what the peak of a process grows by")
     rows = []
-    for model, arguments in cases(("densenet", "s_densenet", "s_resnet")):
+    for model, preset in cases(("densenet", "s_densenet", "s_resnet")):
         recipe = find_recipe(model)
-        network = build(recipe, arguments, "cpu")
-        counted = kept_growth(build(recipe, arguments, "meta"), recipe, shape, "meta")
+        network = build(recipe, preset, "cpu")
+        counted = kept_growth(build(recipe, preset, "meta"), recipe, shape, "meta")
         real = kept_growth(network, recipe, shape, "cpu")
         with torch.autocast("cpu", torch.bfloat16):
             mixed = kept_growth(network, recipe, shape, "cpu")
-        peak = peak_growth(model, arguments, shape)
+        peak = peak_growth(model, preset, shape)
         numbers = [f"{number / MEBI:.2f}" for number in (counted, real, mixed, peak)]
         ratios = [f"{number / counted:.3f}" for number in (real, mixed, peak)]
-        rows.append([name_case(model, arguments), *numbers, *ratios])
+        rows.append([name_case(model, preset), *numbers, *ratios])
     table(["network", "counted", "real", "mixed", "peak", "real / counted", "mixed / counted", "peak / counted"], rows)
 
 
@@ -305,8 +300,8 @@ def measure_communication() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_pcam(Path(folder) / "pcam", {"train": 16, "valid": 2})
         make_cityscapes(Path(folder) / "cityscapes", {"train": 16, "val": 2}, size=(64, 64))
-        for model, arguments in (("s_densenet", PYRAMID), ("s_resnet", PYRAMID)):
-            expected = cost(model, arguments)
+        for model in ("s_densenet", "s_resnet"):
+            expected = cost(model, "recommended")
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]
@@ -350,7 +345,7 @@ def work(model: str, folder: str) -> None:
 
     kind = find_recipe(model).data.kind
     overrides = [f"--data.root={folder}/{kind}", "--data.batch_size=4", "--data.workers=0", "--trainer.accelerator=cpu"]
-    overrides += ["--trainer.max_steps=4", *(f"--model.arguments.{key}={value}" for key, value in PYRAMID.items())]
+    overrides += ["--trainer.max_steps=4", "--model.preset=recommended"]
     overrides += ["--data.crop=[64, 64]"] if kind == "cityscapes" else []
     profile, seen = torch.profiler.profile(record_shapes=True), {"all_reduce": [], "all_gather": [], "broadcast": []}
     begin: Any = Task.on_train_batch_start

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import scalespaces
 from scalespaces.data import photograph
-from scalespaces.functional._lift import plan_lift
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.testing import translation_error
 from scalespaces.theory._checks import PaddingMode
@@ -82,7 +81,7 @@ def difference(expected: Tensor, got: Tensor) -> float:
 def cost_of_a_layer(num_levels: int = 4) -> Table:
     rows: list[list[Cell]] = []
     for name, sampling in SAMPLINGS.items():
-        plan = plan_lift(num_levels, sampling=sampling)
+        plan = Lift(num_levels, sampling=sampling).plan
         steps = ", ".join(f"{step:.3g}" for step in plan.steps)
         spacings = ", ".join(f"{2.0**k / step:.3g}" for k, step in enumerate(plan.steps))
         pixels = [step**-2 for step in plan.steps]
@@ -193,9 +192,16 @@ def gains(num_levels: int = 5, size: int = 2049) -> Table:
     rows: list[list[Cell]] = []
     for text, s0 in ZERO_SCALES.items():
         for method, truncation in (("direct", 4.0), ("direct", 12.0), ("cascade", 4.0)):
-            space = scalespaces.lift(
-                impulse, num_levels, zero_scale=s0, method=method, truncation=truncation, padding_mode="zeros"
+            lift = Lift(
+                num_levels,
+                zero_scale=s0,
+                sampling="dense",
+                method=method,
+                padding_mode="zeros",
+                truncation=truncation,
+                dims=1,
             )
+            space = lift(impulse)
             row = [(gain(level, math.pi), gain(level, math.pi / 2**k)) for k, level in enumerate(space.levels) if k > 0]
             rows.append([text, method, f"{truncation:g}", *row])
     caption = (
@@ -229,7 +235,14 @@ def network(
 ) -> nn.Module:
     """Three layers with filters of 2 levels; ``pool`` puts an average pooling with such windows after the first."""
     torch.manual_seed(seed)
-    lift = Lift(NETWORK_LEVELS, base, zero_scale, method=method, sampling=SAMPLINGS[sampling], padding_mode=padding)
+    lift = Lift(
+        NETWORK_LEVELS,
+        base,
+        zero_scale=zero_scale,
+        sampling=SAMPLINGS[sampling],
+        method=method,
+        padding_mode=padding,
+    )
     layers = [
         ScaleConv2d(channels, 4, (2, 3, 3), padding_mode=padding, scale_padding=scale_padding) for channels in (3, 4, 4)
     ]

@@ -34,8 +34,8 @@ from scalespaces.train._levels import supervise
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "densenet": ("densenet", {}),
-    "s_densenet, dense": ("s_densenet", {}),
-    "s_densenet, pyramid": ("s_densenet", {"sampling": "pyramid", "method": "cascade"}),
+    "s_densenet, dense": ("s_densenet", {"preset": "paper"}),
+    "s_densenet, pyramid": ("s_densenet", {}),
 }
 PARTS = ("draw", "move", "to_unit", "color")
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import scalespaces
 from scalespaces import ScaleSpace, lift, plotting
 from scalespaces._files import replacing
-from scalespaces.nn import ScaleConv2d
+from scalespaces.nn import Lift, ScaleConv2d
 from scalespaces.plotting import plot_correlation, plot_equivariance, plot_over_scales, plot_scale_space
-from scalespaces.testing import EquivarianceTable
+from scalespaces.testing import EquivarianceTable, equivariance_error
 
 pytest.importorskip("matplotlib")
 image_module = pytest.importorskip("PIL.Image")
@@ -84,6 +85,17 @@ def test_points_past_the_boundary_are_hollow():
     assert ax.get_title().endswith("= 3")
 
 
+def test_a_table_knows_its_boundary():
+    network = nn.Sequential(Lift(4), ScaleConv2d(1, 2, (2, 3, 3)))
+    found = equivariance_error(network, torch.rand(1, 1, 33, 33))
+    own, given = (plot_equivariance([found], boundaries=known) for known in (None, [3]))
+    assert own.axes[0].get_title() == given.axes[0].get_title()
+    assert points(own.axes[0]) == points(given.axes[0])
+    assert len(own.legends[0].get_texts()) == len(given.legends[0].get_texts()) == 5
+    finer = equivariance_error(Lift(4, first_level=-1), torch.rand(1, 1, 33, 33))
+    assert plot_equivariance([finer]).axes[0].get_title() == "1 layer"  # left out, but not at the end
+
+
 def test_rows_and_columns(tmp_path):
     rows = {"direct (the paper)": [one(), one(), one()], "cascade (exact)": [one(), one()]}
     path = tmp_path / "new" / "folder" / "figure.png"
@@ -119,7 +131,7 @@ def test_tables_that_cannot_be_drawn(tables, arguments, message):
 
 def test_levels_are_drawn_as_they_are(tmp_path):
     image = torch.rand(2, 3, 24, 32)
-    space = lift(image, num_levels=3, sampling="pyramid")
+    space = lift(image, num_levels=3)
     figure = plot_scale_space(space, tmp_path / "levels.png", sample=1, zero_scale=0.25)
     for ax, level in zip(figure.axes, space.levels, strict=True):
         np.testing.assert_allclose(drawn(ax), level[1].permute(1, 2, 0), atol=1e-6)
@@ -147,7 +159,7 @@ def test_physical_size_puts_samples_where_they_lie():
 
 
 def test_a_level_of_a_pyramid_is_drawn_half_as_large():
-    figure = plot_scale_space(lift(torch.rand(1, 1, 64, 64), num_levels=2, sampling="pyramid"))
+    figure = plot_scale_space(lift(torch.rand(1, 1, 64, 64), num_levels=2))
     figure.draw_without_rendering()
     sizes = []
     for ax in figure.axes:
@@ -160,7 +172,7 @@ def test_a_level_of_a_pyramid_is_drawn_half_as_large():
 @pytest.mark.parametrize("size", ["grid", "physical"])
 def test_two_rows_of_unequal_length(size, tmp_path):
     image = torch.rand(1, 1, 33, 20)
-    spaces = {"dense": lift(image, num_levels=2), "pyramid": lift(image, num_levels=3, base=1.5, sampling="pyramid")}
+    spaces = {"dense": lift(image, num_levels=2, sampling="dense"), "pyramid": lift(image, num_levels=3, base=1.5)}
     figure = plot_scale_space(spaces, tmp_path / "rows.png", size=size, title="two")
     assert [len(ax.get_images()) for ax in figure.axes] == [1, 1, 0, 1, 1, 1]
     assert_is_a_picture(tmp_path / "rows.png")
@@ -169,7 +181,7 @@ def test_two_rows_of_unequal_length(size, tmp_path):
 @pytest.mark.parametrize(
     ("x", "arguments", "message"),
     [
-        (lift(torch.rand(1, 1, 8), num_levels=2), {}, "two spatial axes"),
+        (lift(torch.rand(1, 1, 8), num_levels=2, dims=1), {}, "two spatial axes"),
         (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"size": "huge"}, 'size is "grid" or "physical"'),
         (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"channel": 1}, "index into 1 channels, got 1"),
         (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"sample": -2}, "index into a batch of 1, got -2"),
@@ -278,7 +290,7 @@ def test_correlation_colors_the_taps_and_nothing_else(sampling):
 
 
 def test_dilated_taps_are_as_far_apart_as_the_level_says():
-    x = lift(torch.zeros(1, 1, 17, 17), num_levels=3)
+    x = lift(torch.zeros(1, 1, 17, 17), num_levels=3, sampling="dense")
     ax = plot_correlation(ScaleConv2d(1, 1, (1, 3, 3)), x).axes[2]
     rows, columns = np.nonzero(colorfulness(ax.collections[2]).reshape(17, 17) > 0.01)
     assert sorted(set(rows)) == sorted(set(columns)) == [4, 8, 12]
@@ -295,7 +307,7 @@ def test_lighter_weights_are_paler():
 
 def test_correlations_of_signals_cannot_be_drawn():
     with pytest.raises(ValueError, match="two spatial axes"):
-        plot_correlation(lambda x: x, lift(torch.zeros(1, 1, 9), num_levels=2))
+        plot_correlation(lambda x: x, lift(torch.zeros(1, 1, 9), num_levels=2, dims=1))
 
 
 def test_pictures_are_drawn_into_a_given_figure():

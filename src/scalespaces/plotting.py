@@ -27,6 +27,8 @@ from scalespaces.theory._checks import check_integer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+__all__ = ["plot_correlation", "plot_equivariance", "plot_over_scales", "plot_scale_space"]
+
 _MARKERS = "osD^vP*Xph"
 _OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("-", "--", ":", "-.")
@@ -55,15 +57,15 @@ def plot_equivariance(
         into: a figure to draw into, such as ``plt.figure()``, whose size is set; a new one when left out.
         columns: titles of the panels; "1 layer", "2 layers" ... when left out.
         boundaries: truncation boundary of each column: entries of :math:`k + \ell` from there on are drawn hollow and
-            dashed, because the network saw past the last level there.
+            dashed, because the network saw past the last level there. When left out, each table's own.
         title: of the figure.
         reference: a horizontal line; the paper's figure is 0.01.
         floor: the smallest error drawn.
 
     Example:
         >>> image = torch.rand(1, 1, 32, 32)
-        >>> lift = lambda f: scalespaces.lift(f, num_levels=3)
-        >>> figure = plot_equivariance([scalespaces.equivariance_error(lift, image)], columns=["the lift"])
+        >>> table = scalespaces.equivariance_error(scalespaces.nn.Lift(num_levels=3), image)
+        >>> figure = plot_equivariance([table], columns=["the lift"])
         >>> figure.axes[0].get_title()
         'the lift'
     """
@@ -80,7 +82,7 @@ def plot_equivariance(
         raise ValueError(f"floor is positive, because the axis is logarithmic, got {floor}")
 
     shifts = sorted({shift for row in rows.values() for table in row for shift in table.rows})
-    styles = _styles(shifts)
+    styles, has_boundary = _styles(shifts), False
     figure = _new_figure(3.05 * width + 1.7, 2.8 * len(rows) + (0.5 if title else 0.2), into)
     panels = figure.subplots(len(rows), width, squeeze=False, sharey="row")
     for (name, row), axes in zip(rows.items(), panels, strict=True):
@@ -88,13 +90,14 @@ def plot_equivariance(
             if column >= len(row):
                 ax.set_axis_off()
                 continue
-            boundary = boundaries[column] if boundaries is not None else None
+            boundary = _boundary(row[column]) if boundaries is None else boundaries[column]
+            has_boundary |= boundary is not None
             _draw_table(ax, row[column], styles, boundary, reference, floor)
             cut = "" if boundary is None else rf", truncation at $k + \ell$ = {boundary}"
             ax.set_title(columns[column] + cut, fontsize=11)
         _set_limits(axes[0], row, reference, floor)
         axes[0].set_ylabel(f"{name}\nrelative $L_2$ error" if name else "relative $L_2$ error")
-    _draw_legend(figure, styles, boundaries is not None, reference)
+    _draw_legend(figure, styles, has_boundary, reference)
     if title:
         figure.suptitle(title)
     return _finish(figure, path)
@@ -128,7 +131,7 @@ def plot_scale_space(
         title: of the figure.
 
     Example:
-        >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=3, sampling="pyramid")
+        >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=3)
         >>> print(plot_scale_space(x, zero_scale=0.25).axes[1].get_title(loc="left"))
         level 1
         16 × 16, step 2
@@ -310,6 +313,11 @@ def _styles(shifts: Sequence[int]) -> dict[int, dict[str, Any]]:
         shift: {"color": colors[i], "marker": _MARKERS[i % len(_MARKERS)], "offset": float(offsets[i])}
         for i, shift in enumerate(shifts)
     }
+
+
+def _boundary(table: EquivarianceTable) -> int | None:
+    """The first k + l that sees past the last level, if any does."""
+    return table.boundary if table.what == "l" and table.boundary <= table.levels[-1] else None
 
 
 def _draw_table(

@@ -2,6 +2,8 @@
 
 import math
 import re
+import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -69,7 +71,7 @@ def test_fields_that_make_no_lift(arguments, fields, message):
     ("fields", "size", "message"),
     [
         ({"num_levels": 4}, (1, 1), r"4 levels of base 2 are too many for an image of 1 × 1 .* choose 1 at most"),
-        ({"num_levels": 6}, (16, 300), r"of 300 × 16 pixels.* choose 5 at most"),
+        ({"num_levels": 6}, (16, 300), r"of 300 × 16 pixels.* choose 4 at most"),
         ({"base": "1e300", "num_levels": 12}, (64, 64), "choose 1 at most"),
         ({"num_levels": 12, "base": "1e308", "first_level": -3}, (64, 64), "choose 4 at most"),
         ({"num_levels": 4, "first_level": -3}, (1024, 1024), "levels from -3 on make too many samples"),
@@ -83,9 +85,19 @@ def test_lifts_that_images_cannot_take(arguments, fields, size, message):
 
 
 def test_the_number_of_levels_it_advises_works(arguments):
-    with pytest.raises(ValueError, match="choose 7 at most"):
+    with pytest.raises(ValueError, match="choose 6 at most"):
         check_size(arguments(num_levels=8, first_level=-1), (32, 40))
-    check_size(arguments(num_levels=7, first_level=-1), (32, 40))
+    check_size(arguments(num_levels=6, first_level=-1), (32, 40))
+
+
+@given(levels=st.integers(1, MOST_LEVELS), base=st.sampled_from(["2", "√2", "3/2", "3"]), size=st.integers(2, 40))
+def test_what_the_library_warns_of_is_refused(arguments, levels, base, size):
+    made = arguments(num_levels=levels, base=base)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        scalespaces.lift(torch.zeros(1, 1, size, size), **made)
+    with pytest.raises(ValueError, match="too many for an image") if said else nullcontext():
+        check_size(made, (size, size))
 
 
 @given(

@@ -40,6 +40,15 @@ def test_an_expected_error_is_a_line(error, caplog):
     assert caplog.records == []
 
 
+def test_notes_of_an_error_are_said():
+    def handler():
+        error = ValueError("the image is too small")
+        error.add_note("downscaled by 2")
+        raise error
+
+    assert "the image is too small downscaled by 2" in page._guarded(Toasts(), "status")(handler)()["status"]
+
+
 def test_an_unexpected_error_is_logged_and_a_line(caplog):
     def handler():
         raise ZeroDivisionError("by <0>")

@@ -20,7 +20,7 @@ CARD = Card(classes=[f"<b>{n}</b> $x^2$" for n in range(10)], mean=[0.4], std=[0
 
 @pytest.fixture(scope="module")
 def digits(saved):
-    return load_network(saved("s_cnn", CARD, num_levels=3))
+    return load_network(saved("s_cnn", CARD, lift={"num_levels": 3}))
 
 
 def test_a_network_says_what_it_is(digits):
@@ -41,13 +41,13 @@ def test_predictions_are_those_of_the_network(digits, factor, fill):
     torch.testing.assert_close(found.seen, seen[0])
     with torch.no_grad():
         probabilities = digits.model((seen - 0.4) / 0.2).softmax(1)[0]
-        levels = digits.model.level_answers((seen - 0.4) / 0.2)[:, 0]
+        levels = torch.cat(digits.model.scores((seen - 0.4) / 0.2).levels)
     values, indices = probabilities.topk(5)
     assert [name for name, _ in found.top] == [CARD.classes[i] for i in indices]
     assert [p for _, p in found.top] == pytest.approx(values.tolist(), abs=1e-6)
     best = int(indices[0])
     assert [level.probability for level in found.levels] == pytest.approx(levels.softmax(1)[:, best].tolist(), abs=1e-6)
-    assert [level.own for level in found.levels] == [CARD.classes[i] for i in levels.argmax(1)]
+    assert [level.own for level in found.levels] == [CARD.classes[i] for i in levels.argmax(1).tolist()]
     assert found.answering.number == int(levels[:, best].argmax())
     assert [level.dilation for level in found.levels] == pytest.approx([1, math.sqrt(2), 2])
 
@@ -60,7 +60,7 @@ def test_the_middle_of_the_image_is_brought_to_the_side(digits):
 
 
 def test_pixels_are_averaged(saved):
-    network = load_network(saved("s_resnet", num_classes=4, num_levels=2, sampling="pyramid", method="cascade"))
+    network = load_network(saved("s_resnet", num_classes=4, lift={"num_levels": 2}))
     assert (network.pixels, network.channels) == (True, 3)
     found = predict(network, IMAGE, 1, 64)
     assert sum(p for _, p in found.top) == pytest.approx(1, abs=1e-5)
@@ -88,7 +88,7 @@ def test_a_curve_that_takes_too_long_is_left_out(digits):
 
 
 def test_networks_for_large_images_begin_with_small_ones(saved):
-    assert load_network(saved("s_resnet", num_levels=2, sampling="pyramid", method="cascade")).side == 256
+    assert load_network(saved("s_resnet", lift={"num_levels": 2})).side == 256
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_scores_that_are_not_finite(saved):
 
 def test_a_converted_network_needs_its_code(tmp_path):
     cnn = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
-    scalespaces.models.save(scalespaces.convert(cnn, num_levels=2), tmp_path / "mine.safetensors")
+    scalespaces.models.save(scalespaces.convert(cnn, {"num_levels": 2}), tmp_path / "mine.safetensors")
     with pytest.raises(ValueError, match=r"^'mine\.safetensors' holds a converted network.*model=\.\.\.\)$"):
         load_network(tmp_path / "mine.safetensors")
 

@@ -59,9 +59,11 @@ def test_control_characters_of_names_are_not_drawn():
     assert "de" in names
 
 
-def test_dollars_in_the_name_of_a_file_are_drawn(arguments):
-    found = equivariance(IMAGE, arguments(), LIFT, 65)
-    assert r"a\$\bad\$x" in drawing(render.errors(replace(found, network=r"a$\bad$x")))
+@pytest.mark.parametrize(("network", "drawn"), [(LIFT, r"a$\bad$x"), ("1 random layer", r"a\$\bad\$x")])
+def test_dollars_in_the_name_of_a_file_are_drawn(arguments, network, drawn):
+    """As they are, and escaped in a title that has a formula, too: where the truncation begins."""
+    found = equivariance(IMAGE, arguments(), network, 65)
+    assert drawn in drawing(render.errors(replace(found, network=r"a$\bad$x")))
 
 
 @pytest.mark.parametrize("view", render.VIEWS)

@@ -40,7 +40,7 @@ def test_limits_of_a_layer():
     ],
 )
 def test_limits_of_dense_networks_are_flops(name, baseline, kind, side):
-    model = models.create_model(name)
+    model = models.create_model(name, preset="paper")
     flops = []
     for network in (paper.of(model), kind(models.create_model(baseline))):
         network = network.to("meta").eval()
@@ -66,6 +66,6 @@ class _Levels(torch.nn.Module):
 
 
 def test_a_network_is_left_as_it_is():
-    model = models.create_model("s_resnet")
+    model = models.create_model("s_resnet", preset="paper")
     network_limits(model, (64, 64))
     assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cpu"}

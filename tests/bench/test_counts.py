@@ -45,7 +45,7 @@ def test_synchronizations():
 
 
 def test_the_same_as_in_a_traced_graph():
-    x = scalespaces.lift(torch.rand(1, 4, 16, 16), num_levels=3, sampling="pyramid")
+    x = scalespaces.lift(torch.rand(1, 4, 16, 16), num_levels=3)
     module = nn.Sequential(ScaleConv2d(4, 4, (2, 3, 3)), ScaleBatchNorm(4), nn.ReLU()).eval()
     with torch.no_grad():
         graph = make_fx(lambda *levels: module(x.replace(levels)).levels)(*x.levels).graph
@@ -92,10 +92,11 @@ class TestReadiness:
         assert found["synchronizations"] == 0
 
     @pytest.mark.parametrize("name", ["s_densenet", "s_resnet", "s_cnn"])
+    @pytest.mark.parametrize("preset", ["recommended", "paper"])
     @pytest.mark.parametrize("sampling", ["pyramid", "dense"])
     @pytest.mark.parametrize("training", [True, False])
-    def test_networks_never_wait(self, name, sampling, training):
-        model: Any = models.create_model(name, sampling=sampling, method="cascade").train(training)
+    def test_networks_never_wait(self, name, preset, sampling, training):
+        model = models.create_model(name, preset=preset, lift={"sampling": sampling}).train(training)
         image = torch.rand(2, model.in_channels, 96, 96)
         model(image)  # kernels of fractional steps are sent once
         assert counts(model, image)["synchronizations"] == 0
@@ -104,7 +105,7 @@ class TestReadiness:
         """Kernels depend on levels, and on neither sizes nor channels."""
         found = set()
         for channels, side in ((4, 32), (8, 32), (8, 48)):
-            x = scalespaces.lift(torch.rand(1, channels, side, side), 3, sampling="pyramid")
+            x = scalespaces.lift(torch.rand(1, channels, side, side), 3)
             module = nn.Sequential(ScaleConv2d(channels, channels, (2, 3, 3)), ScaleBatchNorm(channels), nn.ReLU())
             found.add(counts(module, x)["kernels"])
         assert len(found) == 1

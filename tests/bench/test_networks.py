@@ -33,7 +33,7 @@ def test_the_papers_correlation_is_ours_on_dense_levels(levels, depth, side, siz
 
 def scrambled(name: str, **arguments: Any) -> models.ScaleNetwork:
     """A network in float64 with weights and statistics as training leaves them."""
-    model = models.create_model(name, **arguments).double()
+    model = models.create_model(name, preset="paper", **arguments).double()
     for key, tensor in model.state_dict().items():
         if "norm" in key and tensor.is_floating_point():
             tensor.uniform_(0.5, 1.5)
@@ -47,7 +47,7 @@ CASES = [
     (plain.DenseNet, "densenet", {"growth": (2, 4, 8)}, 32),
     (paper.ResNet, "s_resnet", {"width": 4}, 64),
     (paper.ResNet, "s_resnet_no_interaction", {"width": 4}, 64),
-    (paper.ResNet, "s_resnet", {"width": 4, "method": "cascade", "num_levels": 3}, 64),
+    (paper.ResNet, "s_resnet", {"width": 4, "lift": {"method": "cascade", "num_levels": 3}}, 64),
     (paper.DenseNet, "s_densenet", {"growth": (2, 4, 8)}, 48),
 ]
 
@@ -80,7 +80,7 @@ def test_rivals_compute_the_same(rival: Any, name, arguments, side, channels_las
 
 
 def test_rivals_are_copies():
-    ours = models.create_model("s_densenet", growth=(2, 4))
+    ours = models.create_model("s_densenet", preset="paper", growth=(2, 4))
     before = copy.deepcopy(ours.state_dict())
     theirs = paper.of(ours).train()
     theirs(torch.rand(2, 3, 32, 32)).sum().backward()
@@ -94,13 +94,13 @@ def test_rivals_are_copies():
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("s_resnet", {"sampling": "pyramid"}, "the paper's algorithm is for base 2"),
+        ("s_resnet", {"lift": {"sampling": "pyramid"}}, "the paper's algorithm is for base 2"),
         ("s_densenet", {"window": "dilated"}, "the paper's algorithm is for base 2"),
-        ("s_resnet", {"base": 3.0}, "the paper's algorithm is for base 2"),
+        ("s_resnet", {"lift": {"base": 3.0}}, "the paper's algorithm is for base 2"),
         ("p4m_densenet", {}, "without a group, got DenseNet"),
         ("s_cnn", {}, "without a group, got ConvNet"),
     ],
 )
 def test_other_networks_are_refused(name, arguments, message):
     with pytest.raises(ValueError, match=message):
-        paper.of(models.create_model(name, **arguments))
+        paper.of(models.create_model(name, preset="paper", **arguments))

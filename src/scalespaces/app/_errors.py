@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,8 @@ from scalespaces import models
 from scalespaces.app._explore import Arguments, check_size
 from scalespaces.app._predictions import Loaded
 from scalespaces.functional import ScaleSpace
-from scalespaces.models import ScaleNetwork
 from scalespaces.models._random import random_network
-from scalespaces.models._registry import entry
-from scalespaces.nn import Lift, ScaleConv2d
+from scalespaces.nn import Lift, ScaleAvgPool, ScaleMaxPool
 from scalespaces.testing import EquivarianceTable, equivariance_error
 
 LIFT, LOADED = "the lift alone", "the loaded network"
@@ -28,19 +26,24 @@ NETWORKS = (LIFT, *LAYERS, *UNTRAINED, LOADED)
 SIDES = (65, 129, 257, 513)
 _EXACT = 1e-9  # relative, in float64; what rounding leaves is well below, and what anything else does well above
 
+Features = Callable[[Tensor], ScaleSpace]
 Report = Callable[[int, int], None]
-"""Called with how many images of how many the network has seen."""
+"""Called with how many images of how many the network has seen: the image, and the image downscaled l times."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of a network: the table, the first k + l that sees past the last level, and what it all means."""
+    """The errors of a network's features, and what they mean."""
 
     network: str
     table: EquivarianceTable
-    boundary: int
     size: tuple[int, int]
     sentence: str
+
+    @property
+    def boundary(self) -> int:
+        """The first k + l that sees past the last level."""
+        return self.table.boundary
 
     @property
     def before(self) -> np.ndarray:
@@ -56,7 +59,7 @@ def equivariance(
     loaded: Loaded | None = None,
     report: Report = lambda done, all: None,
 ) -> Errors:
-    """Measure a network in float64 on a square cut from the middle of an image.
+    """Measure the features of a network in float64 on a square cut from the middle of an image.
 
     Args:
         image: ``(1, 3, H, W)``.
@@ -66,115 +69,76 @@ def equivariance(
         loaded: the network that was loaded.
         report: progress.
     """
-    module, title = _network(network, arguments, loaded)
-    lift = next(m for m in module.modules() if isinstance(m, Lift))
-    levels = lift.num_levels
+    if network == LOADED and loaded is not None:
+        image, arguments = loaded.see(image), loaded.model.lift.config
+    levels = arguments["num_levels"]
+    if not isinstance(arguments["base"], float):
+        raise ValueError("the explorer measures lifts whose base is a number, and this network's is a matrix")
     if levels < 2:
         raise ValueError("an equivariance error compares levels, and there is only one; choose 2 levels or more")
-    used = {name: getattr(lift, name) for name in ("base", "zero_scale", "kernel", "first_level")}
-    cut, fits = _cut(loaded.see(image) if network == LOADED and loaded else image, lift, side)
-    check_size({"num_levels": levels, **used}, cut.shape[2:])
-    truncated = _truncated(module)
-    shifts = _shifts(module, lift, cut)
-    with torch.no_grad():
-        counted = _Counted(module.double(), len(shifts) + 1, report)
-        table = equivariance_error(counted, cut.double(), downscaling=lift.method, shifts=shifts)
-    boundary = table.levels[-1] + 1 - truncated
-    size = (cut.shape[3], cut.shape[2])
-    sentence = _explain(table, boundary, module, lift, fits)
-    return Errors(title, table, boundary, size, sentence)
+    check_size(arguments, [min(n, side) for n in image.shape[2:]])  # before kernels are computed
+    module, features, title = _network(network, arguments, loaded)
+    lift = next(m for m in module.double().modules() if isinstance(m, Lift))
+    cut = _cut(image, lift, side)
+    table = equivariance_error(_reporting(features, levels, report), cut.double(), downscaling=lift.method)
+    report(levels, levels)
+    return Errors(title, table, (cut.shape[3], cut.shape[2]), _explain(table, module, lift))
 
 
-def _network(network: str, arguments: Arguments, loaded: Loaded | None) -> tuple[nn.Module, str]:
-    """The module to measure, up to its pooling over levels, and its name."""
+def _network(network: str, arguments: Arguments, loaded: Loaded | None) -> tuple[nn.Module, Features, str]:
+    """The network, what computes its features, and its name."""
     if network == LOADED:
         if loaded is None:
             raise ValueError("no network is loaded; drop a .safetensors file on the tab Predictions first")
-        return _Features(copy.deepcopy(loaded.model)), loaded.name
+        model = copy.deepcopy(loaded.model)
+        return model, model.features, loaded.name
     if network in UNTRAINED:
-        if arguments["kernel"] != "discrete_gaussian":
-            raise ValueError("the networks of the paper lift with the discrete Gaussian; choose that kernel for them")
-        name = UNTRAINED[network]
-        chosen = {key: value for key, value in arguments.items() if key in entry(name).arguments}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return _Features(models.create_model(name, in_channels=3, **chosen).eval()), network
+            model = models.create_model(UNTRAINED[network], in_channels=3, lift=arguments).eval()
+            return model, model.features, network
     if network != LIFT and network not in LAYERS:
         raise ValueError(f"network is one of {', '.join(NETWORKS)}, got {network!r}")
-    return random_network(LAYERS.get(network, 0), **arguments), network
+    layers = random_network(LAYERS.get(network, 0), **arguments)
+    return layers, layers, network
 
 
-class _Features(nn.Module):
-    """A network up to its pooling over levels."""
+def _reporting(features: Features, all: int, report: Report) -> Features:
+    """The features, with a report for each image of a new size."""
+    sizes = set()
 
-    def __init__(self, network: ScaleNetwork) -> None:
-        super().__init__()
-        self.network = network
+    def run(image: Tensor) -> ScaleSpace:
+        if image.shape not in sizes:
+            report(len(sizes), all)
+            sizes.add(image.shape)
+        return features(image)
 
-    def forward(self, image: Tensor) -> ScaleSpace:
-        return self.network.features(image)
-
-
-class _Counted(nn.Module):
-    """A network that reports every image it has seen."""
-
-    def __init__(self, network: nn.Module, all: int, report: Report) -> None:
-        super().__init__()
-        self.network, self.all, self.report, self.done = network, all, report, 0
-
-    def forward(self, image: Tensor) -> ScaleSpace:
-        self.report(self.done, self.all)
-        out = self.network(image)
-        self.done += 1
-        self.report(self.done, self.all)
-        return out
+    return run
 
 
-def _truncated(module: nn.Module) -> int:
-    """How many of the last levels see past the end: k - 1 for each filter of k levels that does not use levels up."""
-    convs = [m for m in module.modules() if isinstance(m, ScaleConv2d)]
-    return sum(m.kernel_size[0] - 1 for m in convs if m.scale_padding != "valid")
-
-
-def _cut(image: Tensor, lift: Lift, side: int) -> tuple[Tensor, bool]:
-    """The middle of an image, and whether its borders are the same at all scales.
+def _cut(image: Tensor, lift: Lift, side: int) -> Tensor:
+    """The middle of an image, with borders that are the same at all scales where the base is an integer.
 
     Reflection at the last pixel is reflection at every level if that pixel belongs to all of them: if sides are 1
     modulo ``base ** (levels - 1)``.
     """
-    base, top = lift.plan.base, lift.num_levels + lift.first_level - 1
-    period = round(base**top) if isinstance(base, float) and base == round(base) and top * math.log(base) < 20 else 1
-    sides = [min(n, side) for n in image.shape[2:]]
-    fits = period > 1 and all(n > period for n in sides)
-    sides = [(n - 1) // period * period + 1 for n in sides] if fits else sides
+    base: Any = lift.base
+    period = round(base ** (lift.num_levels + lift.first_level - 1)) if base.is_integer() else 1
+    sides = [(min(n, side) - 1) // period * period + 1 for n in image.shape[2:]]
     top, left = ((n - m) // 2 for n, m in zip(image.shape[2:], sides, strict=True))
-    return image[..., top : top + sides[0], left : left + sides[1]], fits
+    return image[..., top : top + sides[0], left : left + sides[1]]
 
 
-def _shifts(module: nn.Module, lift: Lift, image: Tensor) -> list[int]:
-    """The downscalings that leave levels to compare, and an image large enough for the network."""
-    smallest = module.network.smallest_side if isinstance(module, _Features) else 1
-    base = lift.plan.base
-    assert isinstance(base, float)
-    levels = module.network.config["num_levels"] if isinstance(module, _Features) else lift.num_levels
-    left = [n for n in range(1, levels) if (min(image.shape[2:]) - 1) / base**n + 1 >= smallest]
-    if not left:
-        raise ValueError(
-            f"the network takes images of {smallest} pixels or more, and {min(image.shape[2:])} pixels downscaled by "
-            f"{base:.4g} are fewer; use a larger image or a larger side"
-        )
-    return left
-
-
-def _explain(table: EquivarianceTable, boundary: int, module: nn.Module, lift: Lift, fits: bool) -> str:
+def _explain(table: EquivarianceTable, module: nn.Module, lift: Lift) -> str:
     """What is exact, and why or why not."""
-    before = table.before(boundary)
+    before = table.before(table.boundary)
     past = int((~np.isnan(table.errors)).sum()) - before.size
     if not before.size:
-        enough = lift.num_levels + table.levels[0] + 2 - boundary
+        finer = ", or is finer than the image" if lift.first_level < 0 else ""
+        enough = lift.num_levels + 2 - len(set(table.levels) - set(table.left_out))
         return (
-            "Nothing is exact: from every level, the filters of this network reach past the last one, where there is "
-            f"nothing to see. {enough} levels would leave some that do not."
+            f"Nothing is exact: of any two levels, one sees past the last level{finer}. Choose more levels, {enough} "
+            "at least, or a network whose filters have fewer levels."
         )
     largest = before.max()
     if largest <= _EXACT:
@@ -184,14 +148,15 @@ def _explain(table: EquivarianceTable, boundary: int, module: nn.Module, lift: L
             "k + 1 of the image"
         ]
     else:
-        found, why = f"Not exact: the largest error is {largest:.1e}.", _reasons(module, lift, fits)
+        found, why = f"Not exact: the largest error is {largest:.1e}.", _reasons(module, lift)
     behind = f"{past} {'entry' if past == 1 else 'entries'}, shown pale, reached past the last level" if past else ""
     return " ".join([found, *(f"{text}." for text in (*why, behind) if text)])
 
 
-def _reasons(module: nn.Module, lift: Lift, fits: bool) -> list[str]:
-    reasons, base, dense = [], lift.plan.base, lift.sampling != "pyramid"
-    on_pixels = isinstance(base, float) and base.is_integer() and all(map(float.is_integer, lift.plan.steps))
+def _reasons(module: nn.Module, lift: Lift) -> list[str]:
+    base: Any = lift.base
+    reasons, dense = [], lift.sampling != "pyramid"
+    poolings = [m for m in module.modules() if isinstance(m, ScaleAvgPool | ScaleMaxPool)]
     if lift.first_level < 0:
         reasons.append("Levels finer than the image are interpolated, and no downscaling undoes that")
     if lift.method == "direct":
@@ -199,10 +164,8 @@ def _reasons(module: nn.Module, lift: Lift, fits: bool) -> list[str]:
             "The direct lift blurs the image anew for each level, and blurring twice on coarser pixels is not quite "
             "blurring once; the cascade repeats one step instead"
         )
-    if dense and isinstance(module, _Features) and module.network.window == "plain":
+    if dense and any(pooling.window == "plain" for pooling in poolings):
         reasons.append("Its poolings join neighboring pixels at every level; in a pyramid, neighboring samples")
-    if dense and not on_pixels:
+    if dense and not all(map(float.is_integer, (base, *lift.plan.steps))):
         reasons.append("Samples of its levels do not lie on whole pixels; in a pyramid they need not")
-    elif dense and not fits:
-        reasons.append("The levels end at different pixels, so that their borders differ; in a pyramid they agree")
     return reasons or ["The layers behind its lift are not equivariant"]

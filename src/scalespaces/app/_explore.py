@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scalespaces.functional import ScaleSpace
-from scalespaces.functional._lift import LiftPlan, Stage
+from scalespaces.functional._lift import LiftPlan, Stage, most_levels
 from scalespaces.nn import Lift
 from scalespaces.theory._kernels import get_kernel
 from scalespaces.theory._scale import check_base, check_zero_scale
@@ -86,14 +86,13 @@ def lift_arguments(
 
 
 def check_size(arguments: Arguments, size: Sequence[int]) -> None:
-    """Refuse lifts that leave nothing of an image of that size, or that would take the machine's memory."""
-    base, first = arguments["base"], arguments["first_level"]
-    top = first + arguments["num_levels"] - 1
-    if top * math.log(base) > math.log(min(size)) + 1e-9:
-        most = math.floor(math.log(min(size)) / math.log(base) + 1e-9) - first + 1
+    """Refuse lifts to levels that the library warns of, and lifts that would take the machine's memory."""
+    base, first, levels = (arguments[name] for name in ("base", "first_level", "num_levels"))
+    top, most = first + levels - 1, most_levels(tuple(size), base, first)
+    if levels > most:
         raise ValueError(
-            f"{arguments['num_levels']} levels of base {base:.4g} are too many for an image of {size[1]} × {size[0]} "
-            f"pixels, of which the last would leave less than one; choose {most} at most, or a larger image"
+            f"{levels} levels of base {base:.4g} are too many for an image of {size[1]} × {size[0]} pixels: the last "
+            f"ones would have a single sample; choose {most} at most, or a larger image"
         )
     finest = -first * math.log(base)
     dense = (top + 1) * math.prod(size)
@@ -133,7 +132,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a lift costs: samples of a channel, multiply-adds of all, and milliseconds beside a convolution's."""
+    """What a lift costs: samples of a channel, multiply-adds of all, and milliseconds, also of a convolution."""
 
     samples: int
     ratio: float

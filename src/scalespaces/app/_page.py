@@ -115,7 +115,8 @@ def _guarded(gr: Any, status: Any) -> Callable[[Handler], Handler]:
             try:
                 return {status: ""} | handler(*args)
             except (ValueError, OSError, ImportError) as error:
-                message = " ".join(str(error).split())
+                notes = getattr(error, "__notes__", [])  # Python adds them where there are any
+                message = " ".join(" ".join([str(error), *notes]).split())
             except Exception as error:
                 log.exception("the explorer met an error that it did not expect")
                 message = f"this went wrong, and the terminal says where: {type(error).__name__}: {error}"[:300]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from scalespaces import models
 from scalespaces.app._explore import number, whole
-from scalespaces.models import Card, ScaleNetwork
+from scalespaces.models import ScaleNetwork
 from scalespaces.models._registry import entry
 from scalespaces.theory._checks import check_choice
 from scalespaces.train._predict import channels_of, check_finite, describe_answers, to_input
@@ -50,8 +50,7 @@ class Loaded:
     @property
     def facts(self) -> dict[str, str]:
         """What there is to know, by name."""
-        config, card = self.model.config, Card.of(self.model)
-        lift = self.model.lift
+        config, card, lift = self.model.config, self.model.card, self.model.lift
         names = ", ".join(card.classes[:12]) + (", ..." if len(card.classes) > 12 else "")
         return {
             "file": self.name,
@@ -142,18 +141,15 @@ def predict(loaded: Loaded, image: Tensor, factor: object, side: object, fill: F
     if not FARTHEST <= times <= CLOSEST:
         raise ValueError(f"zoom must be from {FARTHEST:g} to {CLOSEST:g}, got {times:g}")
     seen = _view(loaded, image, check_view(loaded, side, fill), [times], fill)
-    model, input = loaded.model, to_input(loaded.model, seen)
-    features = model.features(input)
-    answer = check_finite(_mean(model.pool(features, input.shape[2:]).float().softmax(1))[0])
-    scores = model.answers(features, input.shape[2:]).float()[:, 0]
+    combined, scores = loaded.model.answer_and_scores(to_input(loaded.model, seen))
+    answer = check_finite(_mean(combined.float().softmax(1))[0])
     best = int(answer.argmax())
     levels = []
-    for index, level in enumerate(scores):
-        own = _mean(level.softmax(0)[None])[0]
-        number_ = index + model.lift.first_level
-        dilation = float(model.lift.plan.base) ** number_ if isinstance(model.lift.plan.base, float) else 1.0
-        name = loaded.classes[int(own.argmax())]
-        levels.append(LevelAnswer(number_, dilation, name, float(own[best]), float(level[best].mean())))
+    for index, level in enumerate(scores.levels):
+        own = _mean(level.float().softmax(1))[0]
+        dilation = scores.expansion(index) if isinstance(scores.base, float) else 1.0
+        name, score = loaded.classes[int(own.argmax())], float(level[0, best].mean())
+        levels.append(LevelAnswer(scores.first_level + index, dilation, name, float(own[best]), score))
     order = answer.argsort(descending=True)[:5].tolist()
     return Prediction(tuple((loaded.classes[i], float(answer[i])) for i in order), tuple(levels), seen[0])
 

@@ -108,12 +108,12 @@ def errors(found: Errors) -> str:
     for i, shift in enumerate(table.rows):
         cells = "".join(_error_cell(table.errors[i, j], table.levels[j] + shift >= found.boundary) for j in shown)
         rows.append(f"<tr><th>l = {shift}</th>{cells}</tr>")
-    figure = plot_equivariance([table], columns=[_literal(found.network)], boundaries=[found.boundary])
+    figure = plot_equivariance([table], columns=[_literal(found.network)])
     width, height = found.size
     return (
         f'<p class="ss-verdict">{escape(found.sentence)}</p>'
         f'<p class="ss-note">{escape(found.network)}, on {width} × {height} pixels from the middle of the image, in '
-        "float64. Entry (l, k): level k of the image downscaled l times, beside level k + l of the image.</p>"
+        "float64. Entry (l, k): level k of the image downscaled l times, compared with level k + l of the image.</p>"
         f'<div class="ss-beside"><div class="ss-scroll"><table class="ss-table"><tr><th></th>{head}</tr>{"".join(rows)}'
         f"</table></div>{_figure(figure, f'equivariance errors of {found.network} over levels')}</div>"
     )

@@ -1,1 +1,3 @@
-"""What the library costs beside plain PyTorch, OpenCV and the paper's algorithm: the command ``scalespaces bench``."""
+"""What the library costs compared with plain PyTorch, OpenCV and the paper's algorithm: ``scalespaces bench``."""
+
+__all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What a ratio would be if time were multiplications: the limit that measured ratios stand beside."""
+"""What a ratio would be if time were multiplications: the limit to compare measured ratios with."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def layer_limits(filter_levels: int, size: Sequence[int], levels: int, image: Se
 
 
 def network_limits(model: models.ScaleNetwork, image: Sequence[int]) -> Limits:
-    """The limits of a network of dense levels for images of that size, beside the same one with a single level.
+    """The limits of a network built with ``preset="paper"``, compared with the same one with a single level.
 
     All correlations and linear layers count; the lift, which the plain network has not, and pointwise work do not.
     """

@@ -193,7 +193,7 @@ def tensors(x: Any) -> list[Tensor]:
 
 
 def _compiled(contenders: Iterable[Contender]) -> Iterator[Contender]:
-    """The modules again, compiled: beside the compiled baseline, and that beside the plain one."""
+    """The modules again, compiled, and compared with the compiled baseline; that one with the plain baseline."""
     modules = [c for c in contenders if isinstance(c.work, nn.Module)]
     for c in modules:
         baseline = None if c is modules[0] else f"{c.baseline or modules[0].name}, compiled"

@@ -92,26 +92,27 @@ def _paper_lift(model: Any) -> nn.Module:
     if model.lift.sampling != "dense" or model.lift.base != 2.0 or model.window != "plain" or model.lift.first_level:
         raise ValueError(
             'the paper\'s algorithm is for base 2, sampling="dense", window="plain" and first_level=0, got base '
-            f"{model.lift.base}, {model.lift.sampling!r}, {model.window!r} and {model.lift.first_level}"
+            f"{model.lift.base}, {model.lift.sampling!r}, {model.window!r} and {model.lift.first_level}; build the "
+            'network with preset="paper"'
         )
     return copy.deepcopy(model.lift)
 
 
 class ResNet(_Network, plain.ResNet):
-    """The paper's S-ResNet, with the weights and the lift of ``models.create_model("s_resnet")``.
+    """The paper's S-ResNet, with the weights and the lift of ``models.create_model("s_resnet", preset="paper")``.
 
     Example:
-        >>> model = scalespaces.models.create_model("s_resnet")
+        >>> model = scalespaces.models.create_model("s_resnet", preset="paper")
         >>> ResNet(model)(torch.zeros(1, 3, 64, 64)).shape
         torch.Size([1, 19, 64, 64])
     """
 
 
 class DenseNet(_Network, plain.DenseNet):
-    """The paper's S-DenseNet, with the weights and the lift of ``models.create_model("s_densenet")``.
+    """The paper's S-DenseNet, with the weights and the lift of ``models.create_model("s_densenet", preset="paper")``.
 
     Example:
-        >>> model = scalespaces.models.create_model("s_densenet")
+        >>> model = scalespaces.models.create_model("s_densenet", preset="paper")
         >>> DenseNet(model)(torch.zeros(1, 3, 96, 96)).shape
         torch.Size([1, 2])
     """

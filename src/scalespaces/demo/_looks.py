@@ -31,8 +31,7 @@ def series(trial: Trial, label: int) -> Series:
     """The first test digit of a class, at many sizes, and what the two networks trained at one size make of it."""
     digit = int((trial.labels == label).nonzero()[0])
     shown = show(np.repeat(trial.images[digit : digit + 1], len(FINE_SIZES), 0), FINE_SIZES, LARGE)
-    cnn, answers = trial.cnn(shown).softmax(1), trial.ours.level_answers(shown)
-    ours, shares = _pooled(answers)
+    cnn, (ours, shares) = trial.cnn(shown).softmax(1), _answer(trial.ours, shown)
     columns = zip(FINE_SIZES, shown, cnn, ours, shares, strict=True)
     frames = (Frame(size, _png(image[0]), _numbers(p), _numbers(q), _numbers(s)) for size, image, p, q, s in columns)
     return Series(label, tuple(frames))
@@ -48,20 +47,20 @@ def activations(trial: Trial, label: int) -> tuple[Activations, ...]:
 def _activations(network: ScaleNetwork, digit: np.ndarray, size: float) -> Activations:
     shown = show(digit[None], [size], LARGE)
     features = network.features(shown)
-    _, shares = _pooled(network.level_answers(shown))
+    _, shares = _answer(network, shown)
     strengths = [level[0].square().mean(0).sqrt() for level in features.levels]
     most = max(strength.max() for strength in strengths)
     return Activations(size, _png(shown[0, 0]), tuple(_heat(s / most) for s in strengths), _numbers(shares[0]))
 
 
-def _pooled(answers: Tensor) -> tuple[Tensor, Tensor]:
+def _answer(network: ScaleNetwork, images: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities of the classes ``(B, classes)``, and the levels' shares in the predicted one ``(B, S)``.
 
-    The answer is the log-sum-exp of the levels' logits, so that shares are their softmax over levels.
+    The answer is the log-sum-exp of the levels' scores, so that shares are their softmax over levels.
     """
-    pooled = answers.logsumexp(0)
-    predicted = pooled.argmax(1)[None, :, None].expand(len(answers), -1, 1)
-    return pooled.softmax(1), answers.gather(2, predicted)[..., 0].softmax(0).T
+    answer, scores = network.answer_and_scores(images)
+    predicted = answer.argmax(1, keepdim=True)
+    return answer.softmax(1), torch.cat([level.gather(1, predicted) for level in scores.levels], 1).softmax(1)
 
 
 def downscalings(network: ScaleNetwork) -> tuple[float, ...]:
@@ -75,7 +74,7 @@ def scale_space() -> dict[str, tuple[Level, ...]]:
     """A photograph lifted to five levels, at every pixel and as a pyramid."""
     image, found = photograph(), {}
     for sampling in ("dense", "pyramid"):
-        space = lift(image, num_levels=5, method="cascade", sampling=sampling)
+        space = lift(image, num_levels=5, sampling=sampling)
         found[sampling] = tuple(
             Level(
                 width=level.shape[-1],
@@ -99,8 +98,7 @@ def equivariance() -> Iterator[Errors]:
             network = random_network(layers, channels=16, num_levels=_LEVELS, method=method, sampling=sampling)
             table = equivariance_error(network.to(dtype), image.to(dtype), downscaling=method)
             errors = tuple(tuple(None if math.isnan(e) else float(e) for e in row) for row in table.errors)
-            # A layer with filters of 2 levels looks one level up; past the last level there is nothing left to see.
-            yield Errors(f"{method}, {sampling}", layers, _LEVELS - layers, tuple(table.rows), errors)
+            yield Errors(f"{method}, {sampling}", layers, table.boundary, table.rows, errors)
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:

@@ -24,8 +24,7 @@ TTA = (0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)  # scales of test-time augmentation, as
 
 _CNN = {"channels": (8, 16, 32, 64), "kernel_size": 3, "grid": 1, "hidden": 64, "dropout": 0.3}
 # From half an octave finer than the image on, so that there are levels on both sides of the trained size.
-_LEVELS = {"num_levels": 8, "first_level": -1, "base": 2**0.5, "sampling": "pyramid", "method": "cascade"}
-_LEVELS |= {"scale_pool": "logsumexp"}
+_LIFT = {"num_levels": 8, "first_level": -1, "base": 2**0.5}
 SELECTION = tuple(2 ** (-k / 2) for k in range(-1, 7))  # scales of selection: those of the levels
 
 Advance = Callable[[], object]
@@ -92,21 +91,19 @@ def train_all(seed: int, settings: Settings, begin: Begin) -> Trial:
     images, labels = digits()
     learned, tested = split_classes(labels, (settings.train, settings.test), seed)
     answers = torch.from_numpy(labels)
-    networks: dict[str, nn.Module] = {}
+    networks: dict[str, models.ScaleNetwork] = {}
     for key, name in {"cnn": "CNN", "jitter": "CNN at all sizes", "ours": "scale-space network"}.items():
         # All sizes are more to learn than one: with as many steps that network would be far from done.
         own = replace(settings, epochs=2 * settings.epochs) if key == "jitter" else settings
         advance = begin(f"training the {name}", own.steps)
         torch.manual_seed(seed)
-        made: Any = (
-            models.create_model("s_cnn", **_CNN, **_LEVELS) if key == "ours" else models.create_model("cnn", **_CNN)
-        )
-        networks[key] = made.to(memory_format=torch.channels_last)
+        levels = {"lift": _LIFT, "scale_pool": "logsumexp"} if key == "ours" else {}
+        network: Any = models.create_model("s_cnn" if levels else "cnn", **_CNN, **levels)
+        networks[key] = network.to(memory_format=torch.channels_last)
         batches = _batches(images[learned], answers[learned], key == "jitter", seed, own)
         _train(networks[key], batches, own.steps, "mean" if key == "ours" else "answer", advance)
-    ours: Any = networks["ours"]
-    ours.card = models.Card(classes=[str(digit) for digit in range(10)])
-    return Trial(networks["cnn"], networks["jitter"], ours, images[tested], answers[tested], seed)
+    networks["ours"].card = models.Card(classes=[str(digit) for digit in range(10)])
+    return Trial(**networks, images=images[tested], labels=answers[tested], seed=seed)
 
 
 def _batches(
@@ -184,11 +181,11 @@ def costs(trial: Trial, settings: Settings, advance: Advance) -> dict[str, Cost]
         advance()
     memory = [{key: peak_memory(step) for key, step in steps.items()} for steps in (asked, learned)]
     advance()
-    found = {}
-    for key in asked:
+    networks, found = trial.methods(), {}
+    for key in networks:
         trained = key if key in learned else "cnn"  # what asks the CNN at several scales has it trained once
         found[key] = Cost(
-            parameters=sum(p.numel() for p in getattr(trial, trained).parameters()),
+            parameters=sum(p.numel() for p in networks[trained].parameters()),
             predict=ratios(seconds[0][key], seconds[0]["cnn"]).median,
             predict_memory=memory[0][key] / memory[0]["cnn"],
             train=ratios(seconds[1][trained], seconds[1]["cnn"]).median,

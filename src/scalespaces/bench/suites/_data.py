@@ -1,4 +1,4 @@
-"""Loading and augmentation: beside h5py alone, and beside the training step they feed."""
+"""Loading and augmentation, compared with h5py alone and with the training step they feed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def loading(ours: PCam, theirs: Dataset, batch: int) -> Case:
 
 def augmentation(settings: Settings, images: Tensor) -> Case:
     """What the augmentation of a batch adds to a training step of the plain DenseNet."""
-    model: Any = models.create_model("densenet", **({"growth": (2, 4, 8)} if settings.quick else {}))
+    model = models.create_model("densenet", growth=(2, 4, 8) if settings.quick else (12, 24, 48))
     network, augment, indices = settings.module(plain.DenseNet(model)), PCamAugment(), range(len(images))
     step = training_step(Contender("", network, (settings.tensor(*images.shape),)))
     contenders = (

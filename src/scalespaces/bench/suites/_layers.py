@@ -1,4 +1,4 @@
-"""Layers beside PyTorch's own: correlation, batch normalization, average pooling, and pooling over levels."""
+"""Layers, compared with PyTorch's own: correlation, batch normalization, average pooling, and pooling over levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lift beside OpenCV's filters, on one image."""
+"""The lift, compared with OpenCV's filters, on one image."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cases(settings: Settings) -> Iterator[Case]:
 
 def dense(settings: Settings, image: Tensor, pixels: NDArray, title: str) -> Case:
     """One blur of the image for each level, with the same taps."""
-    ours = Lift(LEVELS, method="direct")
+    ours = Lift.paper(LEVELS)
     kernels = taps(ours, pixels)
     contenders = (
         Contender("OpenCV sepFilter2D", lambda: [blur(pixels, kernel) for kernel in kernels]),
@@ -47,7 +47,7 @@ def dense(settings: Settings, image: Tensor, pixels: NDArray, title: str) -> Cas
 def pyramid(settings: Settings, image: Tensor, pixels: NDArray, title: str) -> Case:
     """Each level from the one before. OpenCV's own pyramid has 5 taps, and its filters no stride."""
     cv2 = require("cv2", "bench")
-    ours = Lift(LEVELS, method="cascade", sampling="pyramid")
+    ours = Lift(LEVELS)
     kernels = taps(ours, pixels)
 
     def pyr_down() -> list[NDArray]:

@@ -1,4 +1,4 @@
-"""The paper's networks beside their baselines in plain PyTorch, and beside the paper's algorithm."""
+"""The paper's networks, compared with their baselines in plain PyTorch and with the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scalespaces.bench import _plain as plain
 from scalespaces.bench._arithmetic import network_limits
 from scalespaces.bench._case import Axis, Case, Contender, Settings
 
-_PYRAMID: dict[str, Any] = {"sampling": "pyramid", "method": "cascade"}
+_PRESETS = {"pyramid": "recommended", "dense": "paper"}
 
 
 def cases(settings: Settings) -> Iterator[Case]:
@@ -26,7 +26,7 @@ def cases(settings: Settings) -> Iterator[Case]:
 
 
 def resnet(settings: Settings, arguments: dict[str, Any], side: int, batch: int) -> Case:
-    """ResNet [1,1,N] beside S-ResNet [1,4,N] and [2,4,N]."""
+    """ResNet [1,1,N], and S-ResNet [1,4,N] and [2,4,N]."""
     names = {"k = 1": "s_resnet_no_interaction", "k = 2": "s_resnet"}
     base = plain.ResNet(models.create_model("resnet", **arguments))
     title = f"ResNet, N = {arguments['width']}, {side} x {side}, batch {batch}, 4 levels"
@@ -34,7 +34,7 @@ def resnet(settings: Settings, arguments: dict[str, Any], side: int, batch: int)
 
 
 def densenet(settings: Settings, arguments: dict[str, Any], side: int, batch: int) -> Case:
-    """DenseNet beside S-DenseNet."""
+    """DenseNet and S-DenseNet."""
     base = plain.DenseNet(models.create_model("densenet", **arguments))
     title = f"DenseNet, {side} x {side}, batch {batch}, 4 levels"
     return _network(settings, title, base, {"k = 3": "s_densenet"}, arguments, side, batch)
@@ -53,23 +53,22 @@ def _network(
 ) -> Case:
     image = settings.tensor(batch, 3, side, side)
     contenders, papers = [Contender("plain", settings.module(base), (image,))], []
-    for sampling in ("pyramid", "dense"):
+    for sampling, preset in _PRESETS.items():
         for k, name in names.items():
-            dense = models.create_model(name, **arguments)
-            model = models.create_model(name, **arguments, **_PYRAMID) if sampling == "pyramid" else dense
-            limits = network_limits(dense, (side, side))
+            model = models.create_model(name, preset=preset, **arguments)
+            limits = network_limits(models.create_model(name, preset="paper", **arguments), (side, side))
             rival = f"paper, {k}" if sampling == "dense" and rivals else None
             folded = limits.folded if sampling == "pyramid" else None
             limit = getattr(limits, sampling)
             if rival:
-                papers.append(Contender(rival, settings.module(paper.of(dense)), (image,), limit))
+                papers.append(Contender(rival, settings.module(paper.of(model)), (image,), limit))
                 if settings.format != "contiguous":  # where PyTorch's own poolings of volumes are faster
-                    twin = replace(settings, format="contiguous").module(paper.of(dense))
+                    twin = replace(settings, format="contiguous").module(paper.of(model))
                     papers.append(Contender(f"{rival}, contiguous", twin, (image.contiguous(),), limit))
             contenders.append(Contender(f"{sampling}, {k}", settings.module(model), (image,), limit, folded, rival))
         if rivals:
             k, name = next(iter(names.items()))
-            again = models.create_model(name, **arguments, **(_PYRAMID if sampling == "pyramid" else {}))
+            again = models.create_model(name, preset=preset, **arguments)
             again.recompute = True
             contenders.append(Contender(f"{sampling}, {k}, recomputed", settings.module(again), (image,)))
     return Case("models", title, (*contenders, *papers))
@@ -80,10 +79,9 @@ def axes(settings: Settings) -> Iterator[Axis]:
     quick = settings.quick
 
     def case(side: int, width: int, levels: int) -> Case:
-        arguments = {"width": width}
-        base = plain.ResNet(models.create_model("resnet", **arguments))
-        names, more = {"k = 1": "s_resnet_no_interaction"}, {"num_levels": levels}
-        return _network(settings, "", base, names, arguments | more, side, 1, rivals=False)
+        base = plain.ResNet(models.create_model("resnet", width=width))
+        names, arguments = {"k = 1": "s_resnet_no_interaction"}, {"width": width, "lift": {"num_levels": levels}}
+        return _network(settings, "", base, names, arguments, side, 1, rivals=False)
 
     sides = (64, 128) if quick else (64, 128, 256, 512)
     width = 4 if quick else 8
