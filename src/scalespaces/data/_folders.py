@@ -112,7 +112,7 @@ class ClassFolders(ImageFiles):
     Args:
         root: the folder; images may lie deeper in the folder of their class.
         size: side or ``(height, width)`` all images are brought to; as they are when left out.
-        deep: read images of more than 8 bits, and all as float32, see :func:`~scalespaces.data.read_pixels`.
+        deep: read images of more than 8 bits, and all as float32.
         on_error: ``"raise"``, or ``"skip"`` to leave out empty classes and unreadable images, counted.
 
     Shape:
@@ -194,7 +194,7 @@ class MaskFolders(ImageFiles):
 
     Args:
         images: the folder of the images.
-        masks: the folder of the masks, see :func:`~scalespaces.data.read_mask`; suffixes may differ.
+        masks: the folder of the masks, whose pixels are class numbers; suffixes may differ.
         num_classes: class numbers are below it.
         ignore_index: the one number that may be larger: no class.
         crop: side or ``(height, width)`` of random crops; whole images when left out.

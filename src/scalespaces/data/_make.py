@@ -30,7 +30,7 @@ def source_images(source: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_sets(folder: str | Path, sets: Mapping[str, ArrayImages], *, force: bool = False) -> list[Path]:
-    """Write sets of images, labels and scales as IDX files, for :func:`~scalespaces.data.read_idx_images`.
+    """Write sets of images, labels and scales as IDX files, for ``read_idx_images``.
 
     With ``force``, they replace the sets that were written there before.
     """

@@ -36,7 +36,8 @@ class PCam(ImageDataset):
     """A split of PatchCamelyon in the official HDF5 files, read patch by patch as they are asked for.
 
     Each process opens the file for itself when it reads its first patch, so loaders may fork or spawn workers.
-    Patches stored plain, or compressed one by one, are read at random fast; see :func:`repack` for others.
+    Patches stored plain, or compressed one by one, are read at random fast; ``scalespaces data repack`` rewrites
+    others.
 
     Args:
         root: the folder with ``camelyonpatch_level_2_split_{split}_{x,y}.h5``.

@@ -40,7 +40,7 @@ def anisotropic_gaussian(
     Q is linear in T, hence :math:`G(S) * G(T) = G(S + T)` exactly, for *all* covariances. Q is never negative by the
     Schur product theorem, being the sum of the entries of :math:`T \circ M` with
     :math:`M = \sin\omega \sin\omega^\top + \mathrm{diag}((1 - \cos\omega_i)^2)`. The covariance is exactly T; a
-    diagonal T gives the product of :class:`DiscreteGaussian` kernels; T may be singular. With correlation some taps are
+    diagonal T gives the product of :data:`discrete_gaussian` kernels; T may be singular. With correlation some taps are
     slightly negative: -0.0015 beside a peak of 0.22 for [[1, 1/2], [1/2, 1]].
 
     Args:

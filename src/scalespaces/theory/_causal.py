@@ -20,7 +20,7 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
         K (\mu^2 + \mu) = t
 
     It creates no new extrema. Variances add, though two of these in a row are not one of these: that takes another
-    number of stages. Every stage delays: see :func:`causal_delay`.
+    number of stages. Every stage delays: see ``causal_delay``.
 
     Args:
         t: the variance.

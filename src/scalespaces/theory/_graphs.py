@@ -74,7 +74,9 @@ def graph_laplacian(
     matters when normalized, where it slows its node down.
 
     Args:
-        edges: as in :func:`adjacency`, like ``weights`` and ``num_nodes``.
+        edges: pairs of nodes, each edge once, or all in both directions.
+        weights: one number per edge; 1 when left out.
+        num_nodes: number of nodes; the largest node plus one when left out.
         normalization: under the first two heat is conserved as :math:`\sum_i f_i` and
             :math:`\sum_i \sqrt{D_{ii}} f_i`, under the last as :math:`\sum_i D_{ii} f_i`. Constants stay what they are
             under the first and the last.
@@ -106,7 +108,7 @@ def cotangent_laplacian(vertices: ArrayLike, faces: ArrayLike) -> csr_array:
     .. math:: (L f)_i = \frac{1}{m_i} \sum_j \frac{\cot \alpha_{ij} + \cot \beta_{ij}}{2} (f_i - f_j)
 
     with the angles opposite to the edge :math:`ij`, and a third of the area around node i as its mass
-    (:func:`lumped_mass`). An edge of the boundary has one such angle: no heat flows out. Angles beyond 90 degrees may
+    (``lumped_mass``). An edge of the boundary has one such angle: no heat flows out. Angles beyond 90 degrees may
     make weights negative; the matrix stays positive semidefinite and heat is conserved, but then a value may
     overshoot those around it: where that matters, flip edges until the mesh is Delaunay.
 

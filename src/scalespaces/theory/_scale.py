@@ -19,6 +19,9 @@ Base = float | tuple[tuple[float, ...], ...]
 """The expansion from one level to the next: a number c > 1, or a square matrix C whose inverse is a contraction."""
 
 
+_CLOSEST = 1 + 1e-9  # a number that close to 1 is 1, but for rounding
+
+
 def check_zero_scale(zero_scale: Any) -> float:
     """Return the zero-scale s0, a finite variance that is not negative, as a float.
 
@@ -41,10 +44,10 @@ def check_base(base: Any) -> Base:
         >>> check_base([[1, 1], [1, -1]])  # the quincunx grid: half the pixels at each level
         ((1.0, 1.0), (1.0, -1.0))
     """
-    if isinstance(base, float) and 1 < base < math.inf:  # at once: every layer asks
+    if isinstance(base, float) and _CLOSEST < base < math.inf:  # at once: every layer asks
         return base
     if isinstance(base, Real):
-        return check_real("base", base, "> 1", lambda c: c > 1)
+        return check_real("base", base, "> 1", lambda c: c > _CLOSEST)
     try:
         C: Array = np.asarray(base, dtype=np.float64)
     except (TypeError, ValueError):

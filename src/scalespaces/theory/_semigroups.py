@@ -28,7 +28,7 @@ class ScaleTranslation:
     .. math:: S_{A,z}[f](x) = [G_A * f](A^{-1} x + z), \qquad (A, z)(B, y) = (AB, B^{-1} z + y)
 
     The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`. The paper prints :math:`(AB, Ay + z)`, which belongs to
-    the action :math:`f(A^{-1}(x - z))` of its supplement: :func:`compose_affine_action`.
+    the action :math:`f(A^{-1}(x - z))` of its supplement: ``compose_affine_action``.
 
     Any zero-scale at all needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
 
