@@ -36,6 +36,7 @@ default_role = "py:obj"
 nitpicky = True
 nitpick_ignore_regex = [  # what others document, and type variables
     ("py:.*", r"(torch|numpy|np|scipy|lightning|pl|torchmetrics|matplotlib|collections|pathlib|os|typing|abc)\..*"),
+    ("py:.*", r"scalespaces\.(\w+\.)*_\w+\..*"),  # types that are returned and not public
     ("py:class", r"ArrayLike|Figure|csr_array|.*\.(Element|Field|Value)"),
 ]
 

@@ -1,8 +1,6 @@
 """The site that make docs builds: its pages, its reference, and that it asks nobody else for anything."""
 
-import importlib
 import os
-import pkgutil
 import re
 import runpy
 import shutil
@@ -16,10 +14,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PARTS = [
-    *("scalespaces", "scalespaces.functional", "scalespaces.nn", "scalespaces.models", "scalespaces.data"),
-    *("scalespaces.theory", "scalespaces.testing", "scalespaces.plotting"),
-]
 MADE = ("gallery", "tutorial", "figures")  # pages that sphinx-gallery makes, and what it makes them of
 
 pytest.importorskip("sphinx_gallery")
@@ -45,38 +39,6 @@ def test_every_page_is_in_a_table_of_contents():
     pages = {page for suffix in ("md", "rst") for page in DOCS.rglob(f"*.{suffix}")}
     pages = {page for page in pages if page.relative_to(DOCS).parts[0] not in MADE}
     assert set(reachable(DOCS / "index.md")) == pages
-
-
-def documented() -> set[str]:
-    """The full names that the sources of the reference describe, modules among them."""
-    names = set()
-    for page in (DOCS / "api").glob("*.rst"):
-        module = ""
-        for directive, name in re.findall(r"^\.\. ([\w:]+):: ([\w.]+)$", page.read_text(), re.MULTILINE):
-            if directive in ("automodule", "currentmodule"):
-                module = name
-                names |= {name} if directive == "automodule" else set()
-            elif directive.startswith("auto") or directive == "py:data":
-                names.add(name if name.startswith("scalespaces.") else f"{module}.{name}")
-    return names | set(re.findall(r"``(scalespaces\.\w+)``", (DOCS / "api" / "index.rst").read_text()))
-
-
-def public(part: str) -> list[str]:
-    """The export list; where there is none, what a module defines."""
-    module = importlib.import_module(part)
-    defined = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == part]
-    return getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_every_public_name_is_in_the_reference(part):
-    assert [name for name in public(part) if f"{part}.{name}" not in documented()] == []
-
-
-def test_what_the_reference_describes_exists_and_is_public():
-    for name in documented():
-        pkgutil.resolve_name(name)
-        assert "._" not in name
 
 
 def test_pages_as_github_shows_them_become_pages_of_the_site(conf):

@@ -11,8 +11,8 @@ import sys
 import matplotlib.pyplot as plt
 import torch
 
-from scalespaces import lift
 from scalespaces.data import photograph
+from scalespaces.nn import Lift
 
 # %%
 # What you see: on the left an image, then a picture of 1/8 its size, once without and once with the blur that belongs
@@ -21,7 +21,8 @@ from scalespaces.data import photograph
 # again and again, and shows centers of rings where there are none. The blur leaves gray, the mean of what cannot be
 # shown, but for faint ghosts that a zero-scale of 1/4 lets through.
 #
-# In the library, blurred image and small image are the same level of a scale-space, on a dense grid and on a pyramid.
+# In the library, the blurred image and the small image are the same level of a scale-space, on a dense grid and on a
+# pyramid.
 
 half, level = 256, 3
 position = torch.arange(-half, half + 1.0)
@@ -31,8 +32,8 @@ rings = (0.5 + 0.5 * torch.cos(torch.pi * squared / (8 * half)))[None, None]
 figure, axes = plt.subplots(2, 4, figsize=(8.4, 4.7), layout="constrained")
 for row, image in zip(axes, [photograph(), rings], strict=True):
     small = image[..., :: 2**level, :: 2**level]
-    blurred = lift(image, level + 1).levels[level]
-    correct = lift(image, level + 1, sampling="pyramid").levels[level]
+    blurred = Lift.paper(level + 1)(image).levels[level]
+    correct = Lift.paper(level + 1, sampling="pyramid")(image).levels[level]
     for ax, picture in zip(row, [image, small, blurred, correct], strict=True):
         values = picture[0].permute(1, 2, 0).clamp(0, 1).numpy()
         squares = "antialiased" if picture.shape == image.shape else "nearest"

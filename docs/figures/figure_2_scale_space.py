@@ -12,8 +12,8 @@ import sys
 
 import matplotlib.pyplot as plt
 
-from scalespaces import lift
 from scalespaces.data import photograph
+from scalespaces.nn import Lift
 from scalespaces.plotting import plot_scale_space
 
 # %%
@@ -23,7 +23,7 @@ from scalespaces.plotting import plot_scale_space
 # image.
 
 image = photograph()
-spaces = {"dense": lift(image, num_levels=5), "pyramid": lift(image, num_levels=5, sampling="pyramid")}
+spaces = {"dense": Lift.paper(5)(image), "pyramid": Lift.paper(5, sampling="pyramid")(image)}
 title = "One photograph, five levels of scale"
 figure = plot_scale_space(spaces, *sys.argv[1:], zero_scale=0.25, title=title, into=plt.figure())
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from scalespaces import lift
-from scalespaces.nn import ScaleConv2d
+from scalespaces.nn import Lift, ScaleConv2d
 from scalespaces.plotting import plot_correlation
 
 # %%
@@ -27,14 +27,14 @@ layer = ScaleConv2d(1, 1, kernel_size=(2, 3, 3), bias=False)
 nn.init.ones_(layer.weight)
 image = torch.zeros(1, 1, 17, 17)
 title = "dense, as in the paper"
-figure = plot_correlation(layer, lift(image, num_levels=4), levels=3, title=title, into=plt.figure())
+figure = plot_correlation(layer, Lift.paper(4)(image), levels=3, title=title, into=plt.figure())
 
 # %%
 # The same on a pyramid: each square is a sample, and lies where it lies in the image. The filter is an ordinary one
 # of 3 x 3 neighbors at every level. Its upper half meets a grid twice as coarse, between whose samples it
 # interpolates: there each tap is spread over the samples around it, and samples with less weight are paler.
 
-pyramid = lift(image, num_levels=4, sampling="pyramid")
+pyramid = lift(image, num_levels=4)
 figure = plot_correlation(layer, pyramid, levels=3, title="pyramid", into=plt.figure())
 
 # %%

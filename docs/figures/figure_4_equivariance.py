@@ -34,10 +34,10 @@ from scalespaces.plotting import plot_equivariance
 LEVELS, WIDTH, DEPTHS = 8, 16, (1, 2, 3)
 
 
-def network(layers: int, method: str, sampling: str) -> nn.Sequential:
+def network(layers: int, lift: Lift) -> nn.Sequential:
     """A lift, then correlations with filters of 2 levels and ReLUs; the weights are random."""
     torch.manual_seed(0)
-    modules: list[nn.Module] = [Lift(LEVELS, method=method, sampling=sampling)]
+    modules: list[nn.Module] = [lift]
     for channels in [3, *[WIDTH] * (layers - 1)]:
         modules += [ScaleConv2d(channels, WIDTH, (2, 3, 3), bias=False, padding_mode="reflect"), nn.ReLU()]
     return nn.Sequential(*modules)
@@ -51,14 +51,14 @@ def network(layers: int, method: str, sampling: str) -> nn.Sequential:
 image = nn.functional.pad(photograph(), (0, 1, 0, 1), mode="reflect")
 boundaries = [LEVELS - layers for layers in DEPTHS]
 lifts = {
-    "direct, dense (the paper)": ("direct", "dense", torch.float32),
-    "cascade, pyramid (exact)": ("cascade", "pyramid", torch.float64),
+    "direct, dense (the paper)": (Lift.paper(LEVELS), torch.float32),
+    "cascade, pyramid (exact)": (Lift(LEVELS), torch.float64),
 }
 rows = {name: [] for name in lifts}
-for name, (method, sampling, dtype) in lifts.items():
+for name, (lift, dtype) in lifts.items():
     for layers, boundary in zip(DEPTHS, boundaries, strict=True):
-        model = network(layers, method, sampling).to(dtype)
-        table = equivariance_error(model, image.to(dtype), downscaling=method)
+        model = network(layers, lift).to(dtype)
+        table = equivariance_error(model, image.to(dtype), downscaling=lift.method)
         rows[name].append(table)
         mean, largest = table.before(boundary).mean(), table.before(boundary).max()
         print(f"{name:25}  {layers} layer(s): mean error {mean:.1e}, largest {largest:.1e}", flush=True)

@@ -16,17 +16,19 @@ import torch
 
 from scalespaces import downscale, lift, scale_shift
 from scalespaces.data import photograph
+from scalespaces.nn import Lift
 from scalespaces.plotting import plot_scale_space
 from scalespaces.theory import blur_variance
 
 # %%
 # Lift an image
 # -------------
-# Images are tensors ``(batch, channels, height, width)``, as everywhere in PyTorch. ``lift`` makes a ``ScaleSpace``
-# of one: a tensor for each level, and where its samples lie.
+# Images are tensors ``(batch, channels, height, width)``, as everywhere in PyTorch. A ``Lift`` is a layer that turns
+# one into a ``ScaleSpace``: a tensor for each level, and where its samples lie. ``Lift.paper`` is the paper's lift,
+# with every level at every pixel; further down this page comes the one that the library recommends.
 
 image = photograph()
-space = lift(image, num_levels=5)
+space = Lift.paper(num_levels=5)(image)
 print(space)
 
 # %%
@@ -91,11 +93,13 @@ for zero_scale in (1 / 16, 1 / 4, 1):
 # Dense, or a pyramid
 # -------------------
 # A blurred level can be read at fewer places, for neighbors are nearly alike. The paper keeps every pixel of every
-# level, which the library calls *dense*. In a *pyramid* level :math:`k` has a sample every :math:`2^k` pixels.
+# level, which the library calls *dense*. In a *pyramid*, the default, level :math:`k` has a sample every :math:`2^k`
+# pixels. The function ``lift`` does what ``Lift`` does, without a layer.
 #
-# What you see: the two rows hold the same levels. The pyramid's are as small as they are smooth, and cost little.
+# What you see: the two rows show the same levels, but for small differences that the end of this page explains. The
+# pyramid's levels are as small as they are smooth, and cost little.
 
-pyramid = lift(image, num_levels=5, sampling="pyramid")
+pyramid = lift(image, num_levels=5)
 figure = plot_scale_space({"dense": space, "pyramid": pyramid}, into=plt.figure())
 for name, levels in {"dense": space, "pyramid": pyramid}.items():
     samples = sum(level[0, 0].numel() for level in levels.levels)
@@ -110,9 +114,9 @@ for name, levels in {"dense": space, "pyramid": pyramid}.items():
 # .. math:: \text{lift}(D f)_k = \text{lift}(f)_{k+1}, \qquad D \text{: blur and take every second pixel}.
 #
 # ``scale_shift`` does the right-hand side. How equal are the two sides? That depends on how levels are made.
-# *Direct*, the paper's way, blurs each level from the image with one large Gaussian. *Cascade* makes each level of
-# the one before, with :math:`D`. Blurs of sampled images are not quite those of theory, so in the direct lift the
-# sides differ a little. In a cascade on a pyramid, both sides are the same computation.
+# *Direct*, the paper's way, blurs each level from the image with one large Gaussian. *Cascade*, the default, makes each
+# level from the one before, with :math:`D`. Blurs of sampled images are not quite those of theory, so in the direct
+# lift the sides differ a little. In a cascade on a pyramid, both sides are the same computation.
 
 
 def difference(method: str, sampling: str) -> float:

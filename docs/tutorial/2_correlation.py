@@ -35,20 +35,20 @@ image = photograph()
 # on coarser levels.
 #
 # What you see: on the left, the input levels three times, with the samples that the outputs on the right depend on,
-# found by taking gradients of a real layer. Its filters have 2 levels of 3 x 3 taps.
+# found by taking gradients of a real layer. Its filters have 2 levels of 3 x 3 taps. The levels are those of the
+# paper's lift, which has every level at every pixel.
 
 layer = ScaleConv2d(1, 1, kernel_size=(2, 3, 3), bias=False)
 nn.init.ones_(layer.weight)
 small = torch.zeros(1, 1, 17, 17)
-figure = plot_correlation(layer, lift(small, num_levels=4), levels=3, title="dense", into=plt.figure())
+figure = plot_correlation(layer, Lift.paper(4)(small), levels=3, title="dense", into=plt.figure())
 
 # %%
-# On a pyramid, samples :math:`2^k` pixels apart are neighbors, and a dilated filter is an ordinary one. The second
-# level of the filter meets a coarser grid, between whose samples the library interpolates: the paler tiles weigh
-# less.
+# On a pyramid, the default, samples :math:`2^k` pixels apart are neighbors, and a dilated filter is an ordinary one.
+# The second level of the filter meets a coarser grid, between whose samples the library interpolates: the paler tiles
+# weigh less.
 
-pyramid = lift(small, num_levels=4, sampling="pyramid")
-figure = plot_correlation(layer, pyramid, levels=3, title="pyramid", into=plt.figure())
+figure = plot_correlation(layer, lift(small, num_levels=4), levels=3, title="pyramid", into=plt.figure())
 
 # %%
 # Filters of one level
@@ -59,7 +59,7 @@ figure = plot_correlation(layer, pyramid, levels=3, title="pyramid", into=plt.fi
 convolution = nn.Conv2d(3, 16, 3, padding=1)
 layer = ScaleConv2d(3, 16, kernel_size=(1, 3, 3))
 layer.load_state_dict(convolution.state_dict())
-output = layer(lift(image, num_levels=4, method="cascade", sampling="pyramid"))
+output = layer(lift(image, num_levels=4))
 for k, level in enumerate(output.levels):
     error = (level - convolution(downscale(image, k))).abs().max()
     print(f"level {k}, {tuple(level.shape)}: differs from the plain convolution by {error:.1e}")
@@ -83,7 +83,7 @@ def network(scale_padding: str) -> nn.Sequential:
     """Two correlations over scale and space, on a pyramid of six levels."""
     torch.manual_seed(0)
     return nn.Sequential(
-        Lift(num_levels=6, method="cascade", sampling="pyramid"),
+        Lift(num_levels=6),
         ScaleConv2d(3, 16, (2, 3, 3), scale_padding=scale_padding),
         ScaleBatchNorm(16),
         nn.ReLU(),
@@ -123,11 +123,13 @@ print(equivariance_error(features, image))
 # -----------------------
 # The same network with zeros past the last level has two more levels, but some are not right. After two layers, each
 # of which looks one level further, the last two levels have seen zeros where there should have been image. The
-# smaller image has its last level elsewhere, so there the two disagree.
+# smaller image has its last level elsewhere, so there the two disagree. The table has these levels and names them;
+# ``assert_equivariant`` leaves them out.
 
 tables = [equivariance_error(network("zeros"), image, shifts=[1, 2, 3]), equivariance_error(features, image)]
 print(tables[0])
-figure = plot_equivariance(tables, columns=["zeros", "valid"], boundaries=[4, 4], reference=None, into=plt.figure())
+boundaries = [table.boundary for table in tables]
+figure = plot_equivariance(tables, columns=["zeros", "valid"], boundaries=boundaries, reference=None, into=plt.figure())
 
 # %%
 # What you see: hollow points, past the boundary :math:`k + \ell = 4`, are errors of the order of the features. All

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from scalespaces import models
 from scalespaces.data import ArrayImages, digits, to_unit, unseen_scales
+from scalespaces.functional import scale_pool
 from scalespaces.plotting import plot_over_scales
 
 EPOCHS = 10
@@ -62,7 +63,7 @@ def plain() -> models.ScaleNetwork:
 def levels() -> models.ScaleNetwork:
     """The same CNN on five levels; the largest logit over levels answers."""
     torch.manual_seed(SEED)
-    return models.create_model("s_cnn", num_levels=5, first_level=-2, scale_pool="max", **shared)
+    return models.create_model("s_cnn", lift={"num_levels": 5, "first_level": -2}, scale_pool="max", **shared)
 
 
 for name, model in {"CNN": plain(), "S-CNN": levels()}.items():
@@ -101,20 +102,20 @@ def accuracy(model: nn.Module, dataset: ArrayImages) -> float:
 # %%
 # What should the levels learn?
 # -----------------------------
-# At the end, the most certain level is to answer: the maximum over levels. If one trains *that*, the level that is
-# the most certain gets all of the gradient, and the others learn nothing: neither to be right, nor to be silent when
-# they do not see a digit of the size they know. So let every level learn. ``level_answers`` has the logits of each
-# level, and the loss is taken of their mean. Only in tests the maximum answers.
+# In tests, the most confident level is to answer: the network takes the maximum over levels. If one trains *that*, the
+# most confident level gets all of the gradient, and the others learn nothing: neither to be right, nor to be silent
+# when they do not see a digit of the size they know. So let every level learn. ``model.scores(images)`` has the logits
+# of each level, a ``ScaleSpace``, and ``scale_pool`` takes their mean, which goes into the loss.
 
 
 def answer(model: models.ScaleNetwork, images: Tensor) -> Tensor:
-    """What the network says."""
+    """The network's answer."""
     return model(images)
 
 
 def mean_of_levels(model: models.ScaleNetwork, images: Tensor) -> Tensor:
-    """The mean of what its levels say."""
-    return model.level_answers(images).mean(0)
+    """The mean of its levels' logits."""
+    return scale_pool(model.scores(images))
 
 
 runs = {
@@ -148,8 +149,8 @@ scale_cnn = runs["S-CNN, every level trained"][0]
 shares = torch.zeros(len(SIZES), 5)
 with torch.no_grad():
     for row, size in zip(shares, SIZES, strict=True):
-        answers = scale_cnn.level_answers(to_unit(test_sets[size].images))
-        row += answers.amax(2).argmax(0).bincount(minlength=5) / answers.shape[1]
+        scores = scale_cnn.scores(to_unit(test_sets[size].images)).stack()  # (images, classes, levels)
+        row += scores.amax(1).argmax(1).bincount(minlength=5) / len(scores)
 
 figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
 ax.imshow(shares.numpy(), cmap="viridis", vmin=0, vmax=1)

@@ -50,16 +50,15 @@ for name, dataset in sets.items():
 # %%
 # A recipe
 # --------
-# A recipe is a YAML file with all that an experiment is. Here: the small CNN on three levels, an octave apart, one of
-# them finer than the image; every level learns from the mean of the levels' logits, and the maximum answers. What is
-# left out has defaults, what is misspelt is an error, and ``recipes/`` has those of the paper.
+# A recipe is a YAML file that describes a whole experiment. Here: the small CNN on three levels, an octave apart, one
+# of them finer than the image; every level learns from the mean of the levels' logits, and the maximum answers. Keys
+# that are left out have defaults, and a misspelled key is an error. ``recipes/`` has those of the paper.
 
 recipe = f"""
 model:
   name: s_cnn
-  arguments:
-    {{channels: [8, 16, 32], kernel_size: 3, grid: 1, hidden: 64, dropout: 0.3, num_levels: 3, first_level: -1, base: 2,
-     scale_pool: max}}
+  lift: {{num_levels: 3, first_level: -1, base: 2}}
+  arguments: {{channels: [8, 16, 32], kernel_size: 3, grid: 1, hidden: 64, dropout: 0.3, scale_pool: max}}
 data:
   kind: class_folders
   root: digits
@@ -80,7 +79,7 @@ trainer:
 # Train
 # -----
 # Any key of the recipe may be given on the command line as well. The plain CNN has the same recipe, but for its name
-# and its levels.
+# and its levels: it has one.
 
 
 def scalespaces(command: str) -> None:
@@ -94,10 +93,13 @@ def scalespaces(command: str) -> None:
 (folder / "digits.yaml").write_text(recipe)
 scalespaces("train digits.yaml --out s_cnn")
 plain = "{channels: [8, 16, 32], kernel_size: 3, grid: 1, hidden: 64, dropout: 0.3}"
-scalespaces(f"train digits.yaml --out cnn --model.name cnn --model.arguments '{plain}' --levels.supervise answer")
+scalespaces(
+    f"train digits.yaml --out cnn --model.name cnn --model.lift {{}} --model.arguments '{plain}' "
+    "--levels.supervise answer"
+)
 
 # %%
-# The folder of a run has its recipe, its metrics, checkpoints to go on from (``--resume``), and the network of the
+# The folder of a run has its recipe, its metrics, checkpoints to resume from (``--resume``), and the network of the
 # best epoch, ``model.safetensors``: a file that knows which network it holds and what its classes are called.
 
 print(*sorted(file.name for file in (folder / "s_cnn").iterdir() if file.is_file()), sep="\n")

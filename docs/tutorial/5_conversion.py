@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from scalespaces import ConversionError, convert, downscale, models
 from scalespaces.data import digits, photograph, to_unit, unseen_scales
+from scalespaces.functional import scale_pool
 
 EPOCHS = 6
 torch.manual_seed(0)
@@ -28,11 +29,11 @@ torch.manual_seed(0)
 # Convert
 # -------
 # ``pretrained=True`` would download weights, which is what one wants in practice; without them, this page runs
-# anywhere. Conversion puts a lift in front and a pooling over levels behind. In between the model's own ``forward``
-# runs, unchanged.
+# anywhere. Conversion puts a lift in front of the model and a pooling over levels behind it. In between, the model's
+# own ``forward`` runs, unchanged.
 
 resnet = timm.create_model("resnet18", pretrained=False, num_classes=10).eval()
-network = convert(resnet, num_levels=3)
+network = convert(resnet, {"num_levels": 3})
 for name, model in {"before": resnet, "after": network}.items():
     print(f"{name:7}{sum(p.numel() for p in model.parameters()):,} parameters")
 
@@ -42,8 +43,7 @@ for name, model in {"before": resnet, "after": network}.items():
 
 image = photograph()
 with torch.no_grad():
-    levels = network(image, return_levels=True).levels
-    for k, level in enumerate(levels):
+    for k, level in enumerate(network.scores(image).levels):
         error = (level - resnet(downscale(image, k))).abs().max()
         print(f"level {k}: differs from the ResNet on the image at 1/{2**k} of its size by {error:.1e}")
         assert error < 1e-5
@@ -60,7 +60,8 @@ for name in ("mobilenetv3_small_050", "convnext_atto", "vit_tiny_patch16_224"):
     model = timm.create_model(name, pretrained=False).eval()
     try:
         with torch.no_grad():
-            print(f"{name}: {tuple(convert(model, num_levels=3)(small).shape)}")
+            answer = convert(model, {"num_levels": 3})(small)
+        print(f"{name}: {tuple(answer.shape)}")
     except ConversionError as error:
         print(f"{name} is refused: {str(error).splitlines()[-1]}")
 
@@ -70,7 +71,7 @@ for name in ("mobilenetv3_small_050", "convnext_atto", "vit_tiny_patch16_224"):
 # As converted, each level is on its own until they are pooled. ``interaction`` lets some convolutions look at the
 # next level, too. Their new weights start at 0, so nothing changes until training finds a use for them.
 
-talking = convert(resnet, num_levels=3, interaction=["layer4.*.conv2"])
+talking = convert(resnet, {"num_levels": 3}, interaction=["layer4.*.conv2"])
 with torch.no_grad():
     assert torch.equal(talking(image), network(image))
 print(talking.extra_repr())
@@ -84,7 +85,7 @@ print(talking.extra_repr())
 
 counts = [400, 100, 200]
 train_set = unseen_scales(*digits(), train=2, tests=[], canvas=32, counts=counts)["train"]
-network = convert(resnet, num_levels=2).train()
+network = convert(resnet, {"num_levels": 2}).train()
 
 
 def rgb(images: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ for epoch in range(EPOCHS):
     total = 0.0
     for chosen in torch.randperm(len(train_set)).split(25):
         optimizer.zero_grad()
-        scores = network.level_answers(rgb(train_set.images[chosen])).mean(0)
+        scores = scale_pool(network.scores(rgb(train_set.images[chosen])))
         loss = nn.functional.cross_entropy(scores, train_set.labels[chosen])
         loss.backward()
         optimizer.step()
@@ -115,7 +116,7 @@ logits = {}
 for size in (16, 32):
     test = unseen_scales(*digits(), train=2, tests=[size / 8], canvas=2 * size, counts=counts)[f"test_{size / 8:g}"]
     with torch.no_grad():
-        logits[size] = network.level_answers(rgb(test.images))
+        logits[size] = network.scores(rgb(test.images)).levels
     right = [
         f"level {k}: {(level.argmax(1) == test.labels).float().mean():.3f}" for k, level in enumerate(logits[size])
     ]
@@ -137,9 +138,9 @@ legend = axes[1].legend(frameon=False)
 # changed: a change of size has become a shift. Level 0 on the right is what the plain ResNet makes of a size it does
 # not know.
 #
-# That is what conversion guarantees. Which level to listen to is for training to find out: ``pool="max"`` and
-# ``"mean"`` are there, and a network that is to be silent at sizes it does not know must learn that, as the one of
-# :doc:`3_training` did.
+# That is what conversion guarantees. How the levels are combined is up to you: ``scale_pool="mean"`` is the default,
+# and ``"max"`` lets the most confident level answer. A network that is to be silent at sizes it does not know must
+# learn that, as the one of :doc:`3_training` did.
 
 # %%
 # Save and load

@@ -1,0 +1,79 @@
+"""The public names: those of one list, each documented once, and no others."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import scalespaces
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(scalespaces.__file__).parent
+LIST = (Path(__file__).parent / "public_names.txt").read_text().split()
+MODULES = ("functional", "nn", "nn.init", "models", "data", "train", "testing", "plotting", "theory")
+COMMANDS = ("app", "bench", "cli", "demo", "__main__")  # which are run, and export nothing
+
+
+def exported(module: str) -> list[str]:
+    return [f"scalespaces.{module}.{name}" for name in importlib.import_module(f"scalespaces.{module}").__all__]
+
+
+def test_the_list_is_what_the_modules_export():
+    names = [
+        name for module in MODULES for name in exported(module) if name.removeprefix("scalespaces.") not in MODULES
+    ]
+    assert sorted(names) == LIST
+
+
+def test_a_reader_can_hold_the_list():
+    assert len(LIST) <= 125
+
+
+def test_no_function_has_the_name_of_a_module():
+    files = {path.stem for path in SOURCE.rglob("*.py")}
+    assert [name for name in LIST if name.rpartition(".")[2] in files] == []
+
+
+def test_the_top_level_repeats_names_and_adds_none():
+    top = {name: getattr(scalespaces, name) for name in scalespaces.__all__}
+    modules = {name for name, value in top.items() if hasattr(value, "__file__")}
+    homes = {name.rpartition(".")[2] for name in LIST}
+    assert modules <= set(MODULES)
+    assert top.keys() - modules <= homes
+
+
+def test_every_other_file_is_private():
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        module = ".".join(part for part in parts if part != "__init__")
+        private = any(part.startswith("_") and part != "__init__" for part in parts)
+        assert private or module in ("", *MODULES, *COMMANDS, "bench.suites"), module
+
+
+def test_commands_export_nothing():
+    for module in COMMANDS[:-1]:
+        assert importlib.import_module(f"scalespaces.{module}").__all__ in ([], ["main"])
+
+
+def documented() -> list[str]:
+    names = []
+    for page in sorted((ROOT / "docs" / "api").glob("*.rst")):
+        module = ""
+        for directive, name in re.findall(r"^\.\. ([\w:]+):: ([\w.]+)$", page.read_text(), re.MULTILINE):
+            if directive in ("automodule", "currentmodule"):
+                module = name
+            elif directive.startswith("auto") or directive == "py:data":
+                names.append(f"{module}.{name}")
+    return names
+
+
+def test_the_reference_documents_each_name_once_and_no_others():
+    assert sorted(documented()) == LIST
+
+
+@pytest.mark.parametrize("module", ["", *MODULES])
+def test_a_star_import_brings_what_is_public(module):
+    name, found = f"scalespaces.{module}".rstrip("."), {}
+    exec(f"from {name} import *", found)
+    assert sorted(found.keys() - {"__builtins__"}) == sorted(importlib.import_module(name).__all__)
