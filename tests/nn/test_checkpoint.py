@@ -11,6 +11,7 @@ import scalespaces
 from scalespaces import models
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d, ScaleDropout, checkpoint
 
+LIFT = {"num_levels": 3, "sampling": "pyramid"}
 NETWORKS: dict[str, dict[str, Any]] = {
     "s_densenet": {"growth": (2, 3), "filter_levels": 2},
     "s_resnet": {"width": 4},
@@ -37,8 +38,7 @@ def step(model: nn.Module, image: Tensor) -> tuple[int, dict[str, Tensor], list[
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_the_same_with_less(name):
     torch.manual_seed(0)
-    lift = {"num_levels": 3, "sampling": "pyramid"}
-    model: Any = models.create_model(name, lift=lift, **NETWORKS[name]).train().double()
+    model: Any = models.create_model(name, lift=LIFT, **NETWORKS[name]).train().double()
     twin = models.create_model(**model.config).train().double()
     twin.load_state_dict(model.state_dict())
     image = torch.rand(2, model.in_channels, 64, 64, dtype=torch.float64)
@@ -85,7 +85,7 @@ def test_gradients_may_be_taken_twice():
 
 @pytest.mark.slow
 def test_compiled():
-    model: Any = models.create_model("s_resnet", sampling="pyramid", **NETWORKS["s_resnet"]).train().double()
+    model: Any = models.create_model("s_resnet", lift=LIFT, **NETWORKS["s_resnet"]).train().double()
     twin = models.create_model(**model.config).train().double()
     twin.load_state_dict(model.state_dict())
     model.recompute = True

@@ -229,7 +229,7 @@ def test_wrong_values_are_named(said, message):
         ("model: {name: cnn}\ndata: {kind: idx, root: x}\nepochs: 3\n", "epochs"),
         ("model: {name: cnn", "parsing"),
         ("- a list\n", "config"),
-        ("model: {name: cnn}\ndata: {kind: idx, root: x, root: y}\n", "'root' twice"),
+        ("model: {name: cnn}\ndata: {kind: idx, root: x, root: y}\n", "duplicate key 'root'"),
         ("model: {name: cnn}\ndata: {kind: idx, root: x}\noptimiser: {lr: 1}\n", "optimiser"),
         (
             "model: {source: a:b, convert: {num_levels: 3}}\ndata: {kind: idx, root: x}\n",

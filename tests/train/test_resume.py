@@ -1,4 +1,4 @@
-"""A run that is interrupted and gone on with ends with the same weights, bit for bit, as one that never was."""
+"""A resumed run ends with the same weights, bit for bit, as one that was never interrupted."""
 
 import random
 import signal
@@ -171,7 +171,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, wh
 def test_a_second_run_is_refused(root, tmp_path):
     recipe = load_recipe(None, options(root, "--trainer.epochs=1"))
     train(recipe, tmp_path)
-    with pytest.raises(FileExistsError, match="--resume goes on with it, --force begins anew"):
+    with pytest.raises(FileExistsError, match="--resume continues it, --force starts over"):
         train(recipe, tmp_path)
     other = load_recipe(None, options(root, "--trainer.epochs=1", "--optimizer.lr=0.1"))
     with pytest.raises(ValueError, match=r"another recipe.*optimizer\.lr differ"):
@@ -219,7 +219,7 @@ def test_a_run_is_kept_until_all_is_checked(root, tmp_path):
         with pytest.raises((ValueError, OSError)):
             train(load_recipe(None, options(root, wrong)), tmp_path, force=True)
     (tmp_path / "last.ckpt").unlink()
-    with pytest.raises(FileExistsError, match=r"has no last\.ckpt to go on from, --force begins anew"):
+    with pytest.raises(FileExistsError, match=r"has no last\.ckpt to resume from, --force starts over"):
         train(load_recipe(None, options(root, "--trainer.epochs=1")), tmp_path, resume=True)
     del kept["last.ckpt"]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == kept

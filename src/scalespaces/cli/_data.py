@@ -34,8 +34,8 @@ def _add_data_fetch(tasks: Any) -> None:
     parser = tasks.add_parser(
         "fetch",
         help="download a dataset",
-        description="Download a dataset and check its checksums. What is there already stays; a download that was "
-        "broken off goes on where it stopped. Without NAME, list what there is.",
+        description="Download a dataset and check its checksums. What is there already stays; an interrupted "
+        "download continues where it stopped. Without NAME, list what there is.",
         epilog="example: scalespaces data fetch mnist --to data/mnist",
     )
     parser.set_defaults(run=_run_data_fetch)

@@ -25,11 +25,11 @@ def add(commands: Any) -> None:
     """Add the parser."""
     parser = commands.add_parser(
         "evaluate",
-        help="measure networks at several scales, beside what people do about scale",
+        help="measure networks at several scales, compared with what people do about scale",
         description="Measure saved networks on images at several scales: accuracy, area under the ROC curve and "
         "negative log-likelihood of classes; average precision, intersection over union and accuracy of pixels. "
         "Scales are those of sets that `scalespaces data make unseen-scale` made, times those that images are resized "
-        "by. Networks of one level may be asked at several scales of each image (test-time augmentation), or at the "
+        "by. Networks of one level may be run at several scales of each image (test-time augmentation), or at the "
         "scale of which they are most certain. What that costs is measured, too.",
         epilog="example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --root data/unseen "
         "--splits test_0.5 test_1 test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png",

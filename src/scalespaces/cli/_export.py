@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
     add("--batch", type=positive, default=1, metavar="N", help="number of images where it is fixed (default: 1)")
     add("--static", action="store_true", help="fix batch, height and width in any case")
     add = parser.add_argument_group("graph").add_argument
-    add("--levels", action="store_true", help="also put out every level (of a converted network, instead of the pool)")
+    add("--levels", action="store_true", help="also write the scores of each level: outputs level_0, level_1, ...")
     add("--normalize", action="store_true", help="take raw images: put the normalization in the file into the graph")
 
 

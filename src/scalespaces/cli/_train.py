@@ -12,10 +12,13 @@ from scalespaces.cli._arguments import add_own
 
 _DESCRIPTION = (
     "Train a network by a recipe, a YAML file with the keys below, any of which may be given here instead. Several "
-    "devices and machines are started with torchrun or SLURM: torchrun --nproc-per-node 4 -m scalespaces train ... . A "
-    "run that was interrupted goes on exactly where it was with --resume."
+    "devices and machines are started with torchrun or SLURM: torchrun --nproc-per-node 4 -m scalespaces train ... . "
+    "--resume continues an interrupted run exactly where it stopped."
 )
-_EPILOG = "example: scalespaces train recipes/mnist_scale_cnn.yaml --data.root data/mnist-scale/seed_0 --seed 1"
+_EPILOG = (
+    "example: scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 "
+    "--model.lift.num_levels 3 --seed 1"
+)
 
 
 def add(commands: Any) -> None:
@@ -30,8 +33,10 @@ def run(argv: Sequence[str]) -> None:
     named = [argv[0]] if argv and not argv[0].startswith("-") else []
     made = parser(prog="scalespaces train [RECIPE]", description=_DESCRIPTION, epilog=_EPILOG)
     made.add_argument("--out", help="folder of the results (default: out/ and the name of the recipe)")
-    made.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out, if there is one")
-    made.add_argument("--force", action="store_true", help="begin anew where --out holds a run already")
+    made.add_argument(
+        "--resume", action="store_true", help="continue from the last checkpoint in --out, if there is one"
+    )
+    made.add_argument("--force", action="store_true", help="start over if --out holds a run already")
     if not argv:
         made.print_help()
         return
@@ -45,7 +50,7 @@ def run(argv: Sequence[str]) -> None:
     try:
         result = train(recipe, out, resume=rest.resume, force=rest.force)
     except KeyboardInterrupt:
-        print(f"--resume goes on from the last checkpoint in {out}, if there is one", file=sys.stderr)
+        print(f"--resume continues from the last checkpoint in {out}, if there is one", file=sys.stderr)
         raise
     best = "" if result.best is None else f"; best {result.monitor} {result.best:.4g} in epoch {result.best_epoch}"
     print(f"wrote {out} after {result.steps} steps{best}", file=sys.stdout)

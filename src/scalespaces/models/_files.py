@@ -104,7 +104,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
     if path.is_dir():
         raise IsADirectoryError(f"expected a file, got {str(path)!r}, which is a folder")
     if not path.is_file():  # a pipe might never end
-        raise FileNotFoundError(f"expected a file, got {str(path)!r}, which does not exist or is none")
+        raise FileNotFoundError(f"expected a file, got {str(path)!r}, which does not exist or is not a regular file")
     safetensors = require("safetensors", "files")
     try:
         with safetensors.safe_open(path, framework="pt") as file:

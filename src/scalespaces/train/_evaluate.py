@@ -1,4 +1,4 @@
-"""How well networks do at several scales, beside what people do about scale, and at what cost."""
+"""How well networks do at several scales, compared with what people do about scale, and at what cost."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def evaluate(
     Costs are seconds per image, the median over batches, of all that happens after an image was resized and normalized.
 
     Args:
-        models: one, or several by name; moved to the device, and asked in evaluation mode.
+        models: one, or several by name; moved to the device, and run in evaluation mode.
         data: images with their classes or masks, or several such sets by name. A set that is named like
             ``test_0.5`` has that scale, as those of :func:`~scalespaces.data.unseen_scales`, and others have scale 1.
         scales: by which images are resized, see :func:`~scalespaces.train._scales.rescale_batch`.

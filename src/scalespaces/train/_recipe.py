@@ -255,7 +255,7 @@ def _refuse_duplicates(path: Path) -> None:
         if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value]
             if twice := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"keys stand in a recipe once, got {twice[0]!r} twice in {str(path)!r}")
+                raise ValueError(f"duplicate key {twice[0]!r} in {str(path)!r}")
             nodes += [value for _, value in node.value]
 
 

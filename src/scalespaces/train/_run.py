@@ -146,8 +146,8 @@ def train(
     Args:
         recipe: the experiment, or the YAML file of it.
         out: the folder.
-        resume: go on from ``last.ckpt``, if there is one.
-        force: begin anew where there is one.
+        resume: continue from ``last.ckpt``, if there is one.
+        force: start over where there is one.
         quiet: no progress bar.
     """
     recipe, out = recipe if isinstance(recipe, Recipe) else load_recipe(recipe), Path(out)
@@ -220,7 +220,7 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
 
 
 class Patience(EarlyStopping):
-    """A run that had stopped does not begin again when it is gone on with."""
+    """A run that had stopped early does not start again when it is resumed."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there, with the patience of now."""
@@ -324,11 +324,11 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
     prepare(last)
     if resume and last.is_file():
         if not (out / RECIPE).is_file():
-            raise FileNotFoundError(f"{str(out)!r} has a {LAST} and no {RECIPE}, so it cannot be gone on with")
+            raise FileNotFoundError(f"{str(out)!r} has a {LAST} and no {RECIPE}, so it cannot be resumed")
         saved = load_recipe(out / RECIPE)
         if differing := recipe.differences(saved):
             raise ValueError(
-                f"{str(out)!r} was begun with another recipe, so it cannot be gone on with: {', '.join(differing)} "
+                f"{str(out)!r} was started with another recipe, so it cannot be resumed: {', '.join(differing)} "
                 "differ; use the same values, or another --out"
             )
         return str(last)
@@ -338,8 +338,8 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
     ended += [RESULT] if (out / RESULT).exists() else []
     first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
     if ended and first and not force:
-        way = f"has no {LAST} to go on from" if resume else "--resume goes on with it"
-        raise FileExistsError(f"{str(out)!r} holds a run already; {way}, --force begins anew")
+        way = f"it has no {LAST} to resume from" if resume else "--resume continues it"
+        raise FileExistsError(f"{str(out)!r} holds a run already; {way}, --force starts over")
     return None
 
 
