@@ -663,3 +663,25 @@ def test_translations_that_cannot_be_checked_are_refused():
         assert_equivariant(model, image, translations=True)
     with pytest.raises(ValueError, match="axis is one of the image's last 2"):
         translation_error(Lift(3), image, axis=1)
+
+
+def test_complex_levels_are_refused():
+    def model(image):
+        return scalespaces.lift(image, 3).map(lambda level: torch.complex(level, level))
+
+    with pytest.raises(TypeError, match=r"got complex ones; return torch\.view_as_real"):
+        assert_equivariant(model, torch.rand(1, 1, 32, 32))
+
+
+def test_random_networks_images_that_are_not_finite_and_unknown_arguments_are_refused():
+    class Noise(nn.Module):
+        def forward(self, x):
+            return x.map(lambda level: level + torch.randn_like(level))
+
+    image = torch.rand(1, 1, 32, 32)
+    with pytest.raises(ValueError, match=r"the network is random"):
+        assert_equivariant(nn.Sequential(scalespaces.nn.Lift(3), Noise()), image)
+    with pytest.raises(ValueError, match=r"the image has values that are not finite"):
+        assert_equivariant(scalespaces.nn.Lift(3), image * math.nan)
+    with pytest.raises(TypeError, match=r"there is no argument 'tol'"):
+        assert_equivariant(scalespaces.nn.Lift(3), image, tol=1e-3)

@@ -720,3 +720,10 @@ def test_branches_of_other_strides_are_refused():
     coarse = scale_conv(lift(torch.rand(1, 3, 32, 32), 2, sampling="pyramid"), weight, stride=2)
     with pytest.raises(ValueError, match="different grids"):
         _ = x + coarse
+
+
+def test_levels_of_different_sizes_need_their_steps():
+    x = lift(torch.rand(1, 1, 16, 16), num_levels=2)
+    with pytest.raises(ValueError, match=r"levels of different sizes need their steps.*x\.map\(function\)"):
+        ScaleSpace(x.levels)
+    assert ScaleSpace(x.levels, steps=(1, 2)).steps == x.steps

@@ -431,3 +431,16 @@ def test_compile_whole_graph(name):
     for (key, ours), theirs in zip(twin.named_parameters(), model.parameters(), strict=True):
         assert ours.grad is not None, key
         assert_close(ours.grad, theirs.grad, rtol=1e-2, atol=1e-4)
+
+
+def test_a_class_may_have_a_lift_of_its_own(monkeypatch):
+    class Deeper(scalespaces.models.ConvNet):
+        def __init__(self, num_classes=10, in_channels=1, lift={"num_levels": 3}, window="dilated"):  # noqa: B006
+            super().__init__(num_classes, in_channels, lift=lift, window=window)
+
+    monkeypatch.setattr("scalespaces.models._registry._ENTRIES", {})
+    register_model("deeper", Deeper, "a test")
+    register_model("given", Deeper, "a test", {"lift": scalespaces.nn.Lift(2)})
+    assert create_model("deeper").lift.num_levels == 3
+    assert create_model("deeper", lift={"base": 1.5}).config["lift"]["num_levels"] == 3
+    assert create_model("given").lift.num_levels == 2

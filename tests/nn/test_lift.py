@@ -70,6 +70,12 @@ def test_a_dict_is_merged_and_a_lift_replaces():
     with pytest.raises(TypeError, match=r"lift is a Lift or a dict of its arguments, got int"):
         as_lift(3, own)  # pyright: ignore[reportArgumentType]
 
+    class Mine(Lift):
+        pass
+
+    with pytest.raises(TypeError, match=r"from the arguments of a Lift, not of a Mine"):
+        as_lift(Mine(3), own)
+
 
 @pytest.mark.parametrize(
     ("shape", "dims", "message"),
@@ -87,6 +93,13 @@ def test_what_is_no_batch_of_images_is_refused_with_the_remedy(shape, dims, mess
     for call in (lambda: lift(image, dims=dims), lambda: Lift(dims=dims)(image), lambda: downscale(image, dims=dims)):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_a_base_matrix_has_a_row_for_each_axis():
+    matrix = ((2.0, 0.0), (0.0, 2.0))
+    for call in (Lift, lambda **options: lift(torch.rand(1, 1, 8), **options)):
+        with pytest.raises(ValueError, match=r"a row for each of 1 axes, got 2; pass dims=2"):
+            call(base=matrix, sampling="dense", dims=1)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -107,7 +120,9 @@ def test_room_for_levels_is_two_samples_on_a_pyramid(size, base):
 
 
 def test_a_level_with_a_single_sample_is_warned_of():
-    with pytest.warns(UserWarning, match=r"9 levels of base 2.0 are too many .* 128 x 96: .* use num_levels=7 at most"):
+    with pytest.warns(
+        UserWarning, match=r"9 levels of base 2.0 are too many .* 128 x 96: .* single sample is left; use num_levels=7"
+    ):
         Lift(9)(torch.rand(1, 3, 128, 96))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

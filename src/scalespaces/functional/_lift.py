@@ -177,8 +177,8 @@ def lift(
 
     Args:
         image: ``(B, C, H, W)``, of any size; ``(B, C, time)`` with ``dims=1``, ``(B, C, D, H, W)`` with ``dims=3``.
-        num_levels: how many levels, upsampled ones included. A level with a single sample left says nothing: you are
-            warned of it.
+        num_levels: how many levels, upsampled ones included. A level whose taps are so far apart that a single sample
+            is left says nothing: you are warned of it.
         base: dilation :math:`c > 1` between levels; or an expansion matrix, in dense sampling.
         first_level: number of the first level; negative puts levels in front that are finer than the image (linear
             interpolation, outside the claims of exactness). Level 0 is always the image itself, not a copy of it.
@@ -203,9 +203,11 @@ def lift(
           level 1: (1, 3, 20, 15), step 2
           level 2: (1, 3, 10, 8), step 4
     """
+    base = base if isinstance(base, float | int) else check_base(base)
+    check_dims(dims, base)
     plan = plan_lift(
         num_levels,
-        base if isinstance(base, float | int) else check_base(base),
+        base,
         first_level,
         zero_scale,
         sampling,
@@ -222,11 +224,13 @@ def lift(
 _SHAPES = {1: "signals (B, C, time)", 2: "images (B, C, H, W)", 3: "volumes (B, C, D, H, W)"}
 
 
-def check_dims(dims: int) -> int:
-    """Return a number of spatial axes, 1 to 3."""
-    if isinstance(dims, bool) or dims not in _SHAPES:
+def check_dims(dims: int, base: Base = 2.0) -> int:
+    """Return a number of spatial axes, 1 to 3, with which the base agrees."""
+    if isinstance(dims, bool | float) or dims not in _SHAPES:
         raise ValueError(f"dims, the number of spatial axes, is 1, 2 or 3, got {dims!r}")
-    return dims
+    if isinstance(base, tuple) and len(base) != dims:
+        raise ValueError(f"a base matrix has a row for each of {dims} axes, got {len(base)}; pass dims={len(base)}")
+    return int(dims)
 
 
 def check_images(image: Any, dims: int) -> Tensor:
@@ -249,9 +253,9 @@ def check_images(image: Any, dims: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def most_levels(size: tuple[int, ...], base: Base, first_level: int = 0) -> int:
-    """How many levels an image has room for: those with two samples or more, on a pyramid, along every axis.
+    """How many levels an image has room for: those whose taps, :math:`c^k` apart, meet two samples along every axis.
 
-    Axes along which the image itself has a single sample do not count.
+    On a pyramid these are neighboring samples. Axes along which the image itself has a single sample do not count.
     """
     room, levels = min([n for n in size if n > 1], default=1), 1 - first_level
     stretch = base if isinstance(base, float) else float(np.linalg.norm(base, 2))
@@ -269,7 +273,8 @@ def warn_of_single_samples(image: Tensor, plan: LiftPlan) -> None:
     if len(plan.steps) > most:
         warnings.warn(
             f"{len(plan.steps)} levels of base {plan.base} are too many for an image of {' x '.join(map(str, size))}: "
-            f"the last ones have a single sample left; use num_levels={most} at most, or larger images",
+            f"taps of the last ones are so far apart that a single sample is left; use num_levels={most} at most, "
+            "or larger images",
             stacklevel=3,
         )
 
@@ -415,6 +420,7 @@ def downscale(
         torch.Size([1, 3, 17, 12])
     """
     n, base = check_integer("n", n, 0), check_base(base)
+    check_dims(dims, base)
     sampling = "pyramid" if isinstance(base, float) else "dense"
     plan = plan_lift(n + 1, base, 0, zero_scale, sampling, method, get_kernel(kernel), padding_mode, truncation)
     taps = [None if stage.taps is None else torch.as_tensor(stage.taps) for stage in plan.stages]

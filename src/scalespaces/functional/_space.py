@@ -88,7 +88,7 @@ class ScaleSpace:
         if not self.levels:
             raise ValueError("a ScaleSpace needs at least one level, got none")
         self.base = check_base(self.base)
-        self.steps = tuple(float(step) for step in self.steps) or (1.0,) * len(self.levels)
+        given, self.steps = bool(self.steps), tuple(float(step) for step in self.steps) or (1.0,) * len(self.levels)
         if not all(isinstance(level, Tensor) for level in self.levels):
             raise TypeError(f"levels are tensors, got {[type(level).__name__ for level in self.levels]}")
         ndim = self.levels[0].ndim
@@ -107,6 +107,11 @@ class ScaleSpace:
             )
         if any(level.ndim != self.levels[0].ndim for level in self.levels):
             raise ValueError(f"levels have one number of axes, got shapes {self.shapes}")
+        if not given and len({self.sizes(index) for index in range(len(self.levels))}) > 1:
+            raise ValueError(
+                f"levels of different sizes need their steps, got shapes {self.shapes}; x.map(function) and "
+                "x.replace(levels) keep the grids of a space x"
+            )
         others = [a for a in range(ndim) if a not in self.axes]
         if dims and any(level.shape[a] != self.levels[0].shape[a] for level in self.levels[1:] for a in others):
             raise ValueError(f"levels have one batch size and number of channels, got shapes {self.shapes}")
@@ -289,7 +294,7 @@ class ScaleSpace:
         found = getattr(Tensor, name, None)
         if name.startswith("_") or name in _ONE_TENSOR or found is None:
             raise AttributeError(
-                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors and x.shapes their shapes"
+                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors, and ScalePool combines them into one"
             )
         if not callable(found):
             return _join([getattr(level, name) for level in self.levels], [self], _Call(name, (self,), {}))

@@ -21,6 +21,7 @@ from scalespaces.models._convert import Converted, convert
 from scalespaces.models._network import ScaleNetwork
 from scalespaces.models._registry import create_model
 from scalespaces.nn import Lift
+from scalespaces.nn._lift import ARGUMENTS
 
 FORMAT = 2
 _KEY = "scalespaces"  # the only entry of the metadata, whose order would differ from file to file
@@ -28,6 +29,7 @@ _MOST_METADATA = 2**20  # characters
 _MOST_LEVELS = 64
 _FARTHEST = {False: 2.0**16, True: 2.0**8}  # standard deviation of the last level's blur in pixels; of a matrix base
 _CONVERSION = ("lift", "interaction", "scale_padding", "scale_pool", "pool_before", "features")
+_FINEST = 2.0**6  # samples of the finest level for each of the image's, along an axis
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 _DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
@@ -217,8 +219,9 @@ def _attempt(build: Callable[[], Any]) -> Any:
 def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
     """No number may be larger, and no list longer, than the tensors call for: little is built of a file that lies."""
     most = max([_MOST_LEVELS, len(tensors), *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
-    for name, value in (config | _lift_of(config)).items():
-        if name == "lift":
+    lift = _lift_of(config)
+    for name, value in [*config.items(), *lift.items()]:
+        if value is lift:
             continue
         limit = _MOST_LEVELS if name in ("num_levels", "first_level") else most
         items = _leaves(value)
@@ -234,16 +237,16 @@ def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
 def _lift_of(config: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the lift, the only ones that are nested."""
     lift = config.get("lift", {})
-    if not isinstance(lift, dict):
-        raise ValueError(f"its lift is an object of arguments, got {lift!r:.80}")
+    if not isinstance(lift, dict) or not lift.keys() <= ARGUMENTS.keys():
+        raise ValueError(f"its lift is an object of a lift's arguments, got {lift!r:.80}")
     return lift
 
 
-def _leaves(value: Any) -> list[Any]:
-    """The items of nested lists, which are all that arguments may nest."""
-    if isinstance(value, dict):
+def _leaves(value: Any, depth: int = 3) -> list[Any]:
+    """The items of nested lists, which are all that arguments may nest: matrices, and lists of them."""
+    if isinstance(value, dict) or (isinstance(value, list) and not depth):
         raise ValueError(f"arguments are plain values and lists, got {value!r:.80}")
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list) else [value]
+    return [leaf for item in value for leaf in _leaves(item, depth - 1)] if isinstance(value, list) else [value]
 
 
 def _check_reach(config: dict[str, Any], num_levels: int) -> None:
@@ -252,13 +255,16 @@ def _check_reach(config: dict[str, Any], num_levels: int) -> None:
     matrix = isinstance(lift.get("base"), list)
     try:
         base = float(np.linalg.norm(lift["base"])) if matrix else float(lift.get("base", 2.0))
-        sigma = math.sqrt(lift.get("zero_scale", 0.25)) * base ** (num_levels - 1) * lift.get("truncation", 4.0) / 4
+        sigma = math.sqrt(lift.get("zero_scale", 0.25)) * base ** (num_levels - 1)
+        sigma *= max(lift.get("truncation", 4.0), 4.0) / 4
+        sigma = math.inf if base ** -lift.get("first_level", 0) > _FINEST else sigma
     except (TypeError, ValueError, OverflowError):
         sigma = math.inf
     if not sigma <= _FARTHEST[matrix]:
         raise ValueError(
-            f"{num_levels!r:.40} levels of base {lift.get('base')!r:.80}, zero-scale {lift.get('zero_scale')!r:.40} "
-            f"and truncation {lift.get('truncation')!r:.40} blur too far to be computed"
+            f"{num_levels!r:.40} levels of base {lift.get('base')!r:.80} from {lift.get('first_level')!r:.40} on, "
+            f"zero-scale {lift.get('zero_scale')!r:.40} and truncation {lift.get('truncation')!r:.40}: they blur too "
+            "far, or are too fine, to be computed"
         )
 
 

@@ -84,11 +84,12 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
             does: the direct lift, every level at every pixel, plain windows.
         **arguments: those of its class, :class:`~scalespaces.models.DenseNet`,
             :class:`~scalespaces.models.ResNet` or :class:`~scalespaces.models.ConvNet`; those of the name where left
-            out. A dict for ``lift`` is merged over the name's own lift, a :class:`~scalespaces.nn.Lift` replaces it.
+            out. A dict for ``lift`` is merged over the name's own lift, a :class:`~scalespaces.nn.Lift` replaces it
+            (its arguments do: device and precision are the network's).
 
     Returns:
-        The network. Its ``config`` has the name and all arguments as plain values that JSON can hold, and
-        ``create_model(**config)`` builds the same architecture.
+        The network. Its ``config`` has the name and all arguments as plain values, and ``create_model(**config)``
+        builds the same architecture.
 
     Example:
         >>> model = create_model("s_resnet", num_classes=5, lift={"num_levels": 3})
@@ -106,7 +107,7 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
         if key in LIFT_ARGUMENTS and key not in defaults:
             raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
     _refuse_unknown(f"{name} takes no argument", arguments, defaults, TypeError)
-    own = {"num_levels": 1, **(found.settings.get("lift") or {}), **chosen.get("lift", {})}
+    own = as_lift(defaults.get("lift"), {"num_levels": 1}).config | chosen.get("lift", {})
     merged = defaults | chosen | arguments
     merged["lift"] = as_lift(arguments.get("lift"), own).config
     merged = {key: plain(value) for key, value in merged.items()}

@@ -65,6 +65,7 @@ class Lift(nn.Module):
     ) -> None:
         super().__init__()
         base = check_base(base)
+        self.dims = check_dims(dims, base)
         self.plan = plan_lift(
             num_levels, base, first_level, zero_scale, sampling, method, kernel, padding_mode, truncation
         )
@@ -72,7 +73,6 @@ class Lift(nn.Module):
         self.zero_scale, self.truncation = float(zero_scale), float(truncation)
         self.sampling, self.method, self.kernel = sampling, method, kernel
         self.padding_mode: PaddingMode = padding_mode
-        self.dims = check_dims(dims)
         for index, stage in enumerate(self.plan.stages):
             taps = None if stage.taps is None else _tensor(stage.taps, dtype or torch.get_default_dtype(), device)
             self.register_buffer(f"taps{index}", taps, persistent=False)
@@ -111,7 +111,7 @@ class Lift(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments that differ from the defaults, and the first ones."""
-        shown = {name: getattr(self, name) for name in ARGUMENTS}
+        shown = self.config
         same = {name for name, default in ARGUMENTS.items() if shown[name] == default} - {"num_levels", "base"}
         return ", ".join(f"{name}={value!r}" for name, value in shown.items() if name not in same)
 
@@ -125,9 +125,11 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def as_lift(value: Lift | Mapping[str, Any] | None, own: Mapping[str, Any]) -> Lift:
-    """The lift that a network was given: one of its own, or arguments that are merged over the network's ``own``."""
-    if isinstance(value, Lift):
+    """The lift that a network was given, or the network's ``own`` with these arguments."""
+    if type(value) is Lift:
         return value
+    if isinstance(value, Lift):
+        raise TypeError(f"a network builds its lift from the arguments of a Lift, not of a {type(value).__name__}")
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(f"lift is a Lift or a dict of its arguments, got {type(value).__name__}")
     arguments = {**own, **(value or {})}

@@ -38,7 +38,13 @@ def downscaled(
     arguments: dict[str, Any],
 ) -> tuple[Found, str, Tensor | None]:
     """What was found, how levels differ in what they see, and the least downscaled image."""
-    whole = watched(image)
+    if not image.isfinite().all():
+        raise ValueError("the image has values that are not finite, which no network can be judged by; replace them")
+    whole, again = watched(image), watched(image)
+    if not all(map(_alike, whole.levels, again.levels)):
+        raise ValueError(
+            "the network is random: two runs on one image differ in evaluation mode; fix its random numbers"
+        )
     shrink = _downscaling(watched, whole, downscaling, arguments, image.ndim - 2)
     small, runs, failed = {}, {}, {}
     for n in range(1, whole.num_levels) if shifts is None else [check_integer("shifts", n, 1) for n in shifts]:
@@ -46,7 +52,7 @@ def downscaled(
         try:
             runs[n] = expected, watched(small[n]), watched(other_image(small[n]))
         except (ValueError, RuntimeError) as error:
-            if shifts is not None or not runs:
+            if shifts is not None or not runs or isinstance(error, torch.OutOfMemoryError):
                 error.add_note(f"for the image downscaled by base**{n}, {tuple(small[n].shape)}; use a larger image")
                 raise
             failed[n] = str(error)
@@ -65,6 +71,11 @@ def downscaled(
             size = tuple(outputs[0].shape[axis] for axis in got.axes)
             pairs.append(Pair((i, k - whole.first_level), a, b, c, same_size, size))
     return find(pairs, table, image, whole), uneven, small[min(runs)] if runs else None
+
+
+def _alike(x: Tensor, y: Tensor) -> bool:
+    """Whether two runs agree, but for the order of sums on a GPU."""
+    return x.shape == y.shape and torch.allclose(x, y, 1e-3, 1e-3 * float(x.abs().nan_to_num().amax()), equal_nan=True)
 
 
 def _empty(
@@ -92,6 +103,8 @@ def _downscaling(
         return downscaling
     check_choice("downscaling", downscaling, DOWNSCALINGS)
     names = CAUSAL_ARGUMENTS if whole.causal else LIFT_ARGUMENTS
+    if unknown := sorted(arguments.keys() - {"base", *names}):
+        raise TypeError(f"there is no argument {unknown[0]!r}; those of the downscaling are base, {', '.join(names)}")
     lift = next((module for module, _ in watched.lifts if hasattr(module, names[1])), None)
     arguments = {"base": whole.base, **({name: getattr(lift, name) for name in names} if lift else {}), **arguments}
     if whole.causal:

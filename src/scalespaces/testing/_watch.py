@@ -61,13 +61,15 @@ class Watched:
     def __call__(self, image: Tensor, hidden: tuple[int, int] | None = None) -> ScaleSpace:
         self.lifts, self.hidden = [], hidden
         with warnings.catch_warnings():  # the downscaled image is lifted to as many levels as the image
-            warnings.filterwarnings("ignore", ".*the last ones have a single sample left", UserWarning)
+            warnings.filterwarnings("ignore", ".*that a single sample is left", UserWarning)
             out = self.call(image)
         if not isinstance(out, ScaleSpace):
             raise TypeError(
                 f"the model must return a ScaleSpace, whose levels are compared, got {type(out).__name__}; cut it off "
                 "before its levels are pooled, or give it a method scores(image)"
             )
+        if any(level.is_complex() for level in out.levels):
+            raise TypeError("levels of real numbers are compared, got complex ones; return torch.view_as_real of them")
         return out
 
     def _evaluate(self, module: nn.Module, *_: object) -> None:

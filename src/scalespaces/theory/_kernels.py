@@ -170,6 +170,9 @@ class SampledGaussian(Kernel):
         return float(self._inside(t, self.radius(t, 9.0) + 1, 9.0, phase).sum())  # samples need not sum to one
 
 
+_FEW = 2**16  # factors of a product that are multiplied one by one
+
+
 @dataclass(frozen=True)
 class Binomial(Kernel):
     r"""Binomial coefficients, a Gaussian with finitely many taps; variance t.
@@ -193,7 +196,9 @@ class Binomial(Kernel):
         # The central coefficient is a product of odd over even numbers, and each tap a multiple of the one before.
         reach = min(half, int(np.abs(n).max(initial=0)))
         k = np.arange(reach)
-        central = np.prod(1 - 0.5 / np.arange(1, half + 1))
+        central = np.prod(1 - 0.5 / np.arange(1, min(half, _FEW) + 1))
+        if half > _FEW:  # Wallis's product, whose rest is as good as its expansion in 1 / half
+            central *= math.sqrt(_FEW / half) * math.exp((1 / _FEW - 1 / half) / 8)
         taps = np.append(central * np.cumprod(np.append(1.0, (half - k) / (half + k + 1))), 0.0)
         return taps[np.minimum(np.abs(n), reach + 1).astype(int)]
 
