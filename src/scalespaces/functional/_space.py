@@ -294,7 +294,7 @@ class ScaleSpace:
         found = getattr(Tensor, name, None)
         if name.startswith("_") or name in _ONE_TENSOR or found is None:
             raise AttributeError(
-                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors, and ScalePool combines them into one"
+                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors, ScalePool combines them into one"
             )
         if not callable(found):
             return _join([getattr(level, name) for level in self.levels], [self], _Call(name, (self,), {}))
