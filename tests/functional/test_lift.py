@@ -763,5 +763,5 @@ class TestErrors:
             lift(f)
 
     def test_a_matrix_has_the_axes_of_the_image(self):
-        with pytest.raises(ValueError, match="a 2-dimensional base needs as many spatial axes, got 1"):
+        with pytest.raises(ValueError, match="a base matrix has a row for each of 1 axes, got 2; pass dims=2"):
             lift(torch.zeros(1, 1, 8), base=QUINCUNX, sampling="dense", dims=1)

@@ -128,7 +128,7 @@ class TestEqualWeights:
 
     def test_each_level_counts_once(self):
         """A level of four samples weighs as much as one of a thousand."""
-        x = ScaleSpace((torch.zeros(1, 1, 1000), torch.ones(1, 1, 4)))
+        x = ScaleSpace((torch.zeros(1, 1, 1000), torch.ones(1, 1, 4)), steps=(1, 250))
         mean, var, _ = batch_moments(x)
         assert (mean.item(), var.item()) == (0.5, 0.25)
 
@@ -483,9 +483,12 @@ class TestFields:
 
     @given(st.sampled_from([2, 4, 8]), st.sampled_from(["dense", "pyramid"]), st.integers(1, 3))
     def test_moments_are_those_of_the_elements_side_by_side(self, elements, sampling, fields):
-        sizes = (8, 4, 2) if sampling == "pyramid" else (5, 5, 5)
-        x = ScaleSpace(tuple(torch.randn(3, fields * elements, n, n, dtype=torch.float64) * n + 1 for n in sizes))
-        wide = ScaleSpace(tuple(f.reshape(3, fields, elements * f.shape[2], f.shape[3]) for f in x.levels))
+        sizes, steps = ((8, 4, 2), (1, 2, 4)) if sampling == "pyramid" else ((5, 5, 5), (1, 1, 1))
+        levels = tuple(torch.randn(3, fields * elements, n, n, dtype=torch.float64) * n + 1 for n in sizes)
+        x = ScaleSpace(levels, steps=steps)
+        wide = ScaleSpace(
+            tuple(f.reshape(3, fields, elements * f.shape[2], f.shape[3]) for f in x.levels), steps=x.steps
+        )
         for got, expected in zip(batch_moments(x, elements=elements), batch_moments(wide), strict=True):
             assert_close(got, expected)
 
@@ -493,8 +496,12 @@ class TestFields:
     @pytest.mark.parametrize("affine", [True, False])
     def test_normalization_and_running_statistics(self, training, affine):
         elements, fields = 4, 3
-        x = ScaleSpace(tuple(torch.randn(2, fields * elements, n, n, dtype=torch.float64) + 1 for n in (6, 3)))
-        wide = ScaleSpace(tuple(f.reshape(2, fields, elements * f.shape[2], f.shape[3]) for f in x.levels))
+        x = ScaleSpace(
+            tuple(torch.randn(2, fields * elements, n, n, dtype=torch.float64) + 1 for n in (6, 3)), steps=(1, 2)
+        )
+        wide = ScaleSpace(
+            tuple(f.reshape(2, fields, elements * f.shape[2], f.shape[3]) for f in x.levels), steps=x.steps
+        )
         weight, bias = torch.rand(2, fields, dtype=torch.float64) if affine else (None, None)
         running = [torch.rand(2, fields, dtype=torch.float64)] * 2
         (mean, var), (wide_mean, wide_var) = (tensor.clone() for tensor in running)

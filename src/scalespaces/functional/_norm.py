@@ -235,7 +235,9 @@ def _differentiable_gradients(
     ctx: Any, weight: Tensor | None, bias: Tensor | None, levels: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Any, ...]:
     """The gradients by way of the formula, so that they have gradients themselves."""
-    mean, var, _ = batch_moments(ScaleSpace(tuple(levels)), elements=ctx.elements, sync=ctx.sync)
+    mean, var, _ = batch_moments(
+        ScaleSpace(tuple(levels), steps=(1.0,) * len(levels)), elements=ctx.elements, sync=ctx.sync
+    )
     out = _normalize(levels, mean, var, weight, bias, ctx.eps, ctx.elements)
     inputs = [weight, bias, *levels]
     wanted = [
