@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.functional import ScaleSpace, scale_shift, transform_field, transform_image
-from scalespaces.functional._p4 import expand_filters
+from scalespaces.functional import scale_shift
 from scalespaces.nn import Lift, P4MBatchNorm, P4MConv2d
+from scalespaces.semigroups import transform_field, transform_image
+from scalespaces.semigroups._p4 import expand_filters
+from scalespaces.space import ScaleSpace
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels last": torch.channels_last}
 WARM_UP = 5

@@ -24,10 +24,10 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace
 from scalespaces.models import create_model, summarize
 from scalespaces.models._registry import entry
 from scalespaces.nn import ScaleBatchNorm
+from scalespaces.space import ScaleSpace
 from scalespaces.train._data import num_classes
 from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import Recipe, load_recipe

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalespaces.data import photograph
-from scalespaces.functional import AffineContractions, ScaleTranslations
+from scalespaces.semigroups import AffineContractions, ScaleTranslations
 from scalespaces.theory import ScaleTranslation
 
 TURN = np.array([[0.8, -0.6], [0.6, 0.8]])

@@ -20,7 +20,7 @@ import scalespaces
 from scalespaces.data import photograph
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.testing import translation_error
-from scalespaces.theory._checks import PaddingMode
+from scalespaces.theory._padding import PaddingMode
 
 SAMPLINGS = {"dense": "dense", "oversampled 2": 2, "oversampled 3": 3, "pyramid": "pyramid"}
 MAIN_SAMPLINGS = ("dense", "oversampled 2", "pyramid")

@@ -6,8 +6,8 @@ the lower one, so saturations are a semigroup and not a group.
 
 import torch
 
-from scalespaces.functional import Semigroup
 from scalespaces.nn import SemigroupConv
+from scalespaces.semigroups import Semigroup
 
 
 class Saturations(Semigroup[float]):

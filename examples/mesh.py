@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from scalespaces._extras import require
 from scalespaces._files import replacing
-from scalespaces.functional import Graph, graph_lift
 from scalespaces.nn import GraphConv, GraphLift
+from scalespaces.semigroups import Graph, graph_lift
 
 LEVELS, TAU = 6, 0.005  # tau is in units of area; the sphere has some 4 pi
 

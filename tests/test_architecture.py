@@ -11,18 +11,22 @@ ROOT = Path(scalespaces.__file__).parent
 LOWER = {  # part: the parts of ours it may import, beside itself
     "_extras": set(),
     "_files": set(),
+    "_tables": set(),
+    "_torch": set(),
+    "_measure": {"theory"},
     "theory": {"_extras"},
-    "functional": {"_extras", "theory"},
-    "testing": {"_extras", "theory", "functional"},
-    "nn": {"_extras", "theory", "functional"},
-    "models": {"_extras", "_files", "theory", "functional", "nn"},
-    "data": {"_extras", "_files"},
-    "train": {"_extras", "_files", "theory", "functional", "nn", "models", "data"},
-    "plotting": {"_extras", "_files", "theory", "functional", "testing"},
 }
-LOWER["bench"] = {"_extras", "_files", "theory", "functional", "nn", "models", "data", "plotting"}
+LOWER["space"] = {"_extras", "_torch", "theory"}
+LOWER["functional"] = LOWER["space"] | {"space"}
+LOWER["foreign"] = LOWER["semigroups"] = LOWER["functional"] | {"functional"}
+LOWER["nn"] = LOWER["testing"] = LOWER["semigroups"] | {"semigroups"}
+LOWER["models"] = LOWER["nn"] | {"nn", "_files"}
+LOWER["data"] = {"_extras", "_files"}
+LOWER["train"] = LOWER["models"] | {"models", "data"}
+LOWER["plotting"] = LOWER["testing"] | {"_files", "testing"}
+LOWER["bench"] = LOWER["models"] | {"models", "data", "plotting", "_measure"}
 LOWER["app"] = LOWER["bench"] | {"testing", "train"}
-LOWER["demo"] = LOWER["bench"] | {"testing", "train", "bench"}
+LOWER["demo"] = LOWER["app"] | {"bench"}
 LOWER["cli"] = set(LOWER) | {""}
 LOWER["__main__"] = {"cli"}
 # The export list, scalespaces/__init__.py.

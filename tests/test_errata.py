@@ -13,8 +13,8 @@ from scipy import integrate, special
 
 from scalespaces import downscale, lift
 from scalespaces.data import photograph
-from scalespaces.functional import Lifted, ScaleTranslations, semigroup_correlation
 from scalespaces.nn.init import paper_
+from scalespaces.semigroups import Lifted, ScaleTranslations, semigroup_correlation
 from scalespaces.theory import Alpha, ScaleTranslation, binomial, blur_covariance, blur_variance, discrete_gaussian
 from scalespaces.theory._semigroups import act, act_lifted, compose_affine_action
 

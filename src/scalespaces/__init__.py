@@ -1,8 +1,10 @@
 """Scale-equivariant networks for PyTorch, after Worrall & Welling's Deep Scale-spaces."""
 
-from scalespaces import functional, models, nn, testing, theory
-from scalespaces.functional import ScaleSpace, downscale, feature_pyramid, lift, resample, scale_shift
+import scalespaces.foreign  # noqa: F401  teaches the container torch's own functions
+from scalespaces import functional, models, nn, semigroups, space, testing, theory
+from scalespaces.functional import downscale, feature_pyramid, lift, resample, scale_shift
 from scalespaces.models import ConversionError, convert
+from scalespaces.space import ScaleSpace
 from scalespaces.testing import assert_equivariant, equivariance_error
 
 __version__ = "0.1.0"
@@ -21,6 +23,8 @@ __all__ = [
     "nn",
     "resample",
     "scale_shift",
+    "semigroups",
+    "space",
     "testing",
     "theory",
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def prepare(path: str | os.PathLike[str]) -> Path:
@@ -39,3 +41,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], document: Any) -> None:
+    """Write a document as JSON, whole or not at all; NaN and infinity are errors, since JSON has neither."""
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")

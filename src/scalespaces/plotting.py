@@ -18,11 +18,11 @@ from torch import Tensor
 
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
-from scalespaces.functional import ScaleSpace
-from scalespaces.functional._space import check_space
+from scalespaces.space import ScaleSpace
+from scalespaces.space._space import check_space
 from scalespaces.testing import EquivarianceTable
 from scalespaces.theory import blur_variance
-from scalespaces.theory._checks import check_integer
+from scalespaces.theory._arguments import check_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalespaces.bench._measure import Spread, environment, exponent, peak_memory, ratios, take_turns, threads
+from scalespaces._measure import Spread, environment, exponent, peak_memory, ratios, take_turns, threads
 
 
 class Clock:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from scalespaces.bench._measure import environment
+from scalespaces._measure import environment
 from scalespaces.bench._plot import plot
 from scalespaces.bench._report import Curve, Growth, Report, Result, Row
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import ndimage
 
-from scalespaces.functional._banded import Band, block_rows, count_blocks, fold_band, multiply, toeplitz_band
-from scalespaces.functional._grid import count
+from scalespaces.functional._fast._banded import Band, block_rows, count_blocks, fold_band, multiply, toeplitz_band
 from scalespaces.functional._lift import Stage, blur_by_convolution
-from scalespaces.theory._checks import NUMPY_PADDING, PaddingMode
+from scalespaces.space._numbers import count
+from scalespaces.theory._padding import NUMPY_PADDING, PaddingMode
 
 SCIPY_MODES: dict[PaddingMode, str] = {
     "zeros": "constant",

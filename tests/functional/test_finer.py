@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from scalespaces.functional._finer import Finer, make_finer
+from scalespaces.functional._fast._finer import Finer, make_finer
 
 
 @st.composite

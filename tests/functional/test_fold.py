@@ -14,8 +14,8 @@ from torch.testing import assert_close
 from scalespaces import ScaleSpace, lift
 from scalespaces.functional import _conv as conv
 from scalespaces.functional import avg_pool, scale_conv
-from scalespaces.functional._fold import Fold, fold_axis, upsampled_conv
-from scalespaces.functional._grid import sample
+from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
+from scalespaces.functional._sampling import sample
 
 CONV: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

@@ -17,8 +17,8 @@ from torch import nn
 from scalespaces import ScaleSpace, downscale, lift, scale_shift, theory
 from scalespaces.functional._lift import apply_lift, plan_lift
 from scalespaces.nn import Lift
-from scalespaces.theory._checks import NUMPY_PADDING
 from scalespaces.theory._kernels import get_kernel
+from scalespaces.theory._padding import NUMPY_PADDING
 
 ROOT2 = 2**0.5
 BASES = (2.0, 3.0, 1.5, ROOT2, 1.2)

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, downscale
-from scalespaces.functional import transform_image
 from scalespaces.models import DenseNet, create_model
 from scalespaces.models._blocks import DenseBlock, DenseLayer, LongSkip, Transition
+from scalespaces.semigroups import transform_image
 from scalespaces.testing import assert_equivariant, equivariance_error
 
 

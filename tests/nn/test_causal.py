@@ -12,7 +12,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, equivariance_error
-from scalespaces.functional import causal_downscale, causal_lift
 from scalespaces.nn import (
     CausalLift,
     FeaturePyramid,
@@ -24,7 +23,8 @@ from scalespaces.nn import (
     ScaleMaxPool,
     ScalePool,
 )
-from scalespaces.theory._checks import PaddingMode
+from scalespaces.semigroups import causal_downscale, causal_lift
+from scalespaces.theory._padding import PaddingMode
 
 POOLS: dict[str, Any] = {
     "none": lambda stride: nn.Identity(),

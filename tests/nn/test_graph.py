@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
-from scalespaces.functional._graph import heat
 from scalespaces.nn import GraphConv, GraphLift, GraphPool
+from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.semigroups._graphs import heat
 
 MESH = Path(__file__).parents[2] / "examples" / "mesh.py"
 LEVELS, TAU, NODES = 6, 0.8, 14

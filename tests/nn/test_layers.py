@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from torch.utils import _pytree
 
 import scalespaces
-from scalespaces import ScaleSpace, functional, lift
+from scalespaces import ScaleSpace, functional, lift, semigroups
 from scalespaces.nn import (
     CausalLift,
     FeaturePyramid,
@@ -197,7 +197,7 @@ class TestModulesAreFunctions:
             assert repr(got) == repr(expected)
             assert_same(got(x), expected(x))
         assert functional.avg_pool(x, two, one).shapes == functional.avg_pool(x, 2, 1).shapes
-        shifts = functional.CausalShifts(three)
+        shifts = semigroups.CausalShifts(three)
         assert repr(SemigroupConv(one, two, shifts, twos)) == repr(SemigroupConv(1, 2, shifts, (2, 2)))
         assert repr(GraphConv(one, two, three)) == repr(GraphConv(1, 2, 3))
         assert repr(CausalLift(two, two, stages=three)) == repr(CausalLift(2, 2, stages=3))
@@ -481,7 +481,7 @@ def test_an_empty_batch_is_a_batch(name, sampling, base):
         partial(P4BatchNorm, 2),
         partial(P4MBatchNorm, 2),
         partial(GraphConv, 2, 3),
-        partial(SemigroupConv, 2, 3, functional.CausalShifts(5), [3]),
+        partial(SemigroupConv, 2, 3, semigroups.CausalShifts(5), [3]),
     ],
 )
 def test_device_and_dtype(make):

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
-from scalespaces.functional import p4_conv, transform_field, transform_image
-from scalespaces.functional._p4 import Group, order
 from scalespaces.nn import (
     GlobalPool,
     Lift,
@@ -27,6 +25,8 @@ from scalespaces.nn import (
     ScaleConv2d,
     ScalePool,
 )
+from scalespaces.semigroups import p4_conv, transform_field, transform_image
+from scalespaces.semigroups._p4 import Group, order
 from scalespaces.testing import assert_equivariant
 
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from scalespaces.functional import (
+from scalespaces.nn import SemigroupConv
+from scalespaces.semigroups import (
     P4M,
     AffineContractions,
     CausalShifts,
@@ -23,7 +24,6 @@ from scalespaces.functional import (
     Translations,
     semigroup_lift,
 )
-from scalespaces.nn import SemigroupConv
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_semigroup.py"
 

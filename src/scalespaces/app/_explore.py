@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional import ScaleSpace
 from scalespaces.functional._lift import LiftPlan, Stage, most_levels
 from scalespaces.nn import Lift
+from scalespaces.space import ScaleSpace
 from scalespaces.theory._kernels import get_kernel
 from scalespaces.theory._scale import check_base, check_zero_scale
 

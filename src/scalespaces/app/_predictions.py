@@ -18,7 +18,7 @@ from scalespaces import models
 from scalespaces.app._explore import number, whole
 from scalespaces.models import ScaleNetwork
 from scalespaces.models._registry import entry
-from scalespaces.theory._checks import check_choice
+from scalespaces.theory._arguments import check_choice
 from scalespaces.train._predict import channels_of, check_finite, describe_answers, to_input
 from scalespaces.train._scales import Fill, zoom
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalespaces._measure import Step, peak_memory, take_turns
 from scalespaces.bench._counts import counts
-from scalespaces.bench._measure import Step, peak_memory, take_turns
 from scalespaces.bench._report import Curve, Growth, Result, Row
-from scalespaces.functional import ScaleSpace
+from scalespaces.space import ScaleSpace
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}

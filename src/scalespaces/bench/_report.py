@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from scalespaces.bench._measure import Spread, exponent, ratios
+from scalespaces._measure import Spread, exponent, ratios
 
 PHASES = ("forward", "training")
 _MEBI = 2**20

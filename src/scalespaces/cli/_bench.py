@@ -9,8 +9,8 @@ import torch
 
 from scalespaces._extras import require
 from scalespaces._files import prepare
+from scalespaces._measure import environment, threads
 from scalespaces.bench._case import DTYPES, FORMATS, Case, Settings, measure, measure_growth
-from scalespaces.bench._measure import environment, threads
 from scalespaces.bench._plot import plot
 from scalespaces.bench._report import Report, Result
 from scalespaces.bench.suites import GROWTH, ON_THE_CPU, SUITES

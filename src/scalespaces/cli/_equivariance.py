@@ -17,16 +17,16 @@ from scalespaces.cli._arguments import Help, positive, sampling, seed
 from scalespaces.cli._output import progress, write_json
 from scalespaces.data import photograph, read_image
 from scalespaces.functional._conv import SCALE_PADDINGS
-from scalespaces.functional._grid import pad
 from scalespaces.functional._lift import METHODS, most_levels
+from scalespaces.functional._sampling import pad
 from scalespaces.models._random import random_network
 from scalespaces.models._registry import PRESETS
 from scalespaces.nn._lift import ARGUMENTS, PAPER
 from scalespaces.plotting import check_writable, plot_equivariance
 from scalespaces.testing import EquivarianceTable, equivariance_error, translation_error
 from scalespaces.testing._moves import DOWNSCALINGS
-from scalespaces.theory._checks import PaddingMode
 from scalespaces.theory._kernels import KERNELS
+from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import check_base
 
 _LIFTS = {"recommended": {name: ARGUMENTS[name] for name in PAPER}, "paper": PAPER}

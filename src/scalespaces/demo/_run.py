@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from scalespaces.bench._measure import environment
+from scalespaces._measure import environment
 from scalespaces.demo import _looks as looks
 from scalespaces.demo._result import KEYS, SIZES, Result
 from scalespaces.demo._study import (

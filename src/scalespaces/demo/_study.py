@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces import models
-from scalespaces.bench._measure import peak_memory, ratios, take_turns
+from scalespaces._measure import peak_memory, ratios, take_turns
 from scalespaces.data._scales import digits, rescale, split_classes
 from scalespaces.demo._result import SIZES, TRAINED, Cost, Method
 from scalespaces.train._levels import Supervision, supervise

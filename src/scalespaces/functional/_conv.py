@@ -8,13 +8,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from scalespaces.functional._fold import Fold, fold_axis, upsampled_conv
-from scalespaces.functional._grid import as_integer, correlate, is_channels_last, is_transformed, per_axis
+from scalespaces._torch import is_channels_last, is_transformed
+from scalespaces.functional._correlate import correlate
+from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
 from scalespaces.functional._resample import on_grid_of
-from scalespaces.functional._space import ScaleSpace, check_grid
-from scalespaces.functional._window import Window
+from scalespaces.functional._windows import Window
+from scalespaces.space._numbers import as_integer, per_axis
+from scalespaces.space._space import ScaleSpace, check_grid
+from scalespaces.theory._arguments import check_choice
 from scalespaces.theory._causal import check_causal_padding
-from scalespaces.theory._checks import PaddingMode, check_choice, check_padding_mode
+from scalespaces.theory._padding import PaddingMode, check_padding_mode
 
 SCALE_PADDINGS = ("zeros", "replicate", "valid")
 WORTH_FOLDING = 2**27  # multiplications that folding must save, or else its many small calls cost more

@@ -15,23 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional._banded import Band, block_rows, multiply, toeplitz_band
-from scalespaces.functional._grid import (
-    as_integer,
-    at_least,
-    constant,
-    correlate,
-    count,
-    floor,
-    full_precision,
-    sample,
-    sent,
-)
+from scalespaces._torch import at_least, constant, full_precision, sent
+from scalespaces.functional._correlate import correlate
+from scalespaces.functional._fast._banded import Band, block_rows, multiply, toeplitz_band
 from scalespaces.functional._resample import subsample
-from scalespaces.functional._space import ScaleSpace
+from scalespaces.functional._sampling import sample
+from scalespaces.space._numbers import as_integer, count, floor
+from scalespaces.space._space import ScaleSpace
 from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance, expansion
-from scalespaces.theory._checks import PaddingMode, check_choice, check_integer, check_padding_mode
+from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._kernels import get_kernel
+from scalespaces.theory._padding import PaddingMode, check_padding_mode
 from scalespaces.theory._scale import Base, check_base, check_zero_scale
 
 Sampling = str | float

@@ -10,9 +10,9 @@ from torch import Tensor, distributed
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from scalespaces.functional._grid import is_transformed
-from scalespaces.functional._space import ScaleSpace, check_space
-from scalespaces.theory._checks import check_integer
+from scalespaces._torch import is_transformed
+from scalespaces.space._space import ScaleSpace, check_space
+from scalespaces.theory._arguments import check_integer
 
 
 def batch_moments(x: ScaleSpace, *, elements: int = 1, sync: bool = False) -> tuple[Tensor, Tensor, Tensor | int]:

@@ -12,20 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional._grid import (
-    as_integer,
-    constant,
-    correlate,
-    full_precision,
-    is_transformed,
-    pad,
-    per_axis,
-    sent,
-)
+from scalespaces._torch import constant, full_precision, is_transformed, sent
+from scalespaces.functional._correlate import correlate
 from scalespaces.functional._resample import resample
-from scalespaces.functional._space import ScaleSpace, check_grid, check_space
-from scalespaces.functional._window import Window
-from scalespaces.theory._checks import PaddingMode, check_choice
+from scalespaces.functional._sampling import pad
+from scalespaces.functional._windows import Window
+from scalespaces.space._numbers import as_integer, per_axis
+from scalespaces.space._space import ScaleSpace, check_grid, check_space
+from scalespaces.theory._arguments import check_choice
+from scalespaces.theory._padding import PaddingMode
 
 _AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}

@@ -9,17 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces.functional._grid import (
-    as_integer,
-    count,
-    floor,
-    hold,
-    is_channels_last,
-    per_axis,
-    sample,
-    sample_lattice,
-)
-from scalespaces.functional._space import ScaleSpace, check_space
+from scalespaces._torch import is_channels_last
+from scalespaces.functional._sampling import hold, sample, sample_lattice
+from scalespaces.space._numbers import as_integer, count, floor, per_axis
+from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory import expansion
 
 

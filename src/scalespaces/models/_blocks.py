@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.functional import ScaleSpace
-from scalespaces.functional._p4 import Group
 from scalespaces.functional._resample import read_level
 from scalespaces.nn import (
     P4BatchNorm,
@@ -22,7 +20,9 @@ from scalespaces.nn import (
     ScaleConv2d,
     init,
 )
-from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.semigroups._p4 import Group
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_choice, check_integer
 
 _CONVS = {None: ScaleConv2d, "p4": P4Conv2d, "p4m": P4MConv2d}
 _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}

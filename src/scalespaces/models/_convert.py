@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from scalespaces.functional import ScaleSpace
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import SCALE_MODES
-from scalespaces.functional._strict import strictly
 from scalespaces.models._network import ScaleNetwork, first_channels
 from scalespaces.models._registry import plain
 from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePool, synchronize
 from scalespaces.nn._lift import as_lift
-from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.space import ScaleSpace
+from scalespaces.space._strict import strictly
+from scalespaces.theory._arguments import check_choice, check_integer
 
 Interaction = None | str | int | Sequence[str] | Callable[[str, nn.Module], bool]
 

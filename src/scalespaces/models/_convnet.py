@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace
 from scalespaces.models._blocks import initialize
 from scalespaces.models._network import NamedNetwork, per_place
 from scalespaces.models._registry import register_model
 from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool, ScalePool
-from scalespaces.theory._checks import check_integer, check_real
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_integer, check_real
 
 
 class ConvBlock(nn.Module):

@@ -8,13 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.functional import ScaleSpace
-from scalespaces.functional._p4 import Group, order
 from scalespaces.models._blocks import DenseBlock, LongSkip, Transition, initialize
 from scalespaces.models._network import NamedNetwork, per_place, strongest_level
 from scalespaces.models._registry import register_model
 from scalespaces.nn import GlobalPool, Lift, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScalePool
-from scalespaces.theory._checks import check_integer
+from scalespaces.semigroups._p4 import Group, order
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_integer
 
 _LIFTING = {"p4": P4Conv2d, "p4m": P4MConv2d}
 _POOLING = {"p4": P4Pool, "p4m": P4MPool}

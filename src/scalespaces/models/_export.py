@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
-from scalespaces.functional import ScaleSpace
 from scalespaces.models._card import Card
 from scalespaces.models._network import ScaleNetwork, first_channels
 from scalespaces.models._registry import entry
-from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_choice, check_integer
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace
 from scalespaces.models._network import NamedNetwork
 from scalespaces.nn import (
     GlobalPool,
@@ -23,6 +22,7 @@ from scalespaces.nn import (
     ScaleConv2d,
     ScalePool,
 )
+from scalespaces.space import ScaleSpace
 
 _MEBI = 2**20
 

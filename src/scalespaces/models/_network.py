@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace, feature_pyramid, resample
+from scalespaces.functional import feature_pyramid, resample
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.functional._pool import WINDOWS
 from scalespaces.models._card import Card
 from scalespaces.nn import Lift, checkpoint
 from scalespaces.nn._lift import as_lift
-from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_choice, check_integer
 
 
 class ImageTooSmallError(ValueError):
@@ -29,7 +30,7 @@ class ScaleNetwork(nn.Module):
 
     =============================  =====================================================================
     ``network(image)``             the answer, as of any network
-    ``network.scores(image)``      each level's own answer, a :class:`~scalespaces.functional.ScaleSpace`
+    ``network.scores(image)``      each level's own answer, a :class:`~scalespaces.space.ScaleSpace`
     ``network.features(image)``    what the scores are computed from, a ScaleSpace
     ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
     ``network.in_channels``        the channels an image must have

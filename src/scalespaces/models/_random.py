@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from scalespaces.nn import Lift, ScaleConv2d
-from scalespaces.theory._checks import PaddingMode
+from scalespaces.theory._padding import PaddingMode
 
 
 def random_network(

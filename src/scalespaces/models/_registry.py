@@ -14,7 +14,7 @@ import numpy as np
 from scalespaces.models._network import NamedNetwork
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.nn._lift import PAPER, as_lift
-from scalespaces.theory._checks import check_choice
+from scalespaces.theory._arguments import check_choice
 
 PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER, "window": "plain"}}
 """What a preset changes of the arguments that a name stands for."""

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace
 from scalespaces.models._blocks import ResidualBlock, Upsample, initialize
 from scalespaces.models._network import NamedNetwork, on_image, per_place
 from scalespaces.models._registry import register_model
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d, ScalePool
-from scalespaces.theory._checks import check_integer
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_integer
 
 _WIDTHS = (1, 2, 4, 4, 8, 8, 8, 8, 8)  # of the blocks, in units of N; a pooling wherever they grow
 _POOLED = tuple(n for n in range(1, len(_WIDTHS)) if _WIDTHS[n] > _WIDTHS[n - 1])

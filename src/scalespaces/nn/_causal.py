@@ -8,16 +8,17 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace
-from scalespaces.functional._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
+from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
-from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
+from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import check_zero_scale
 
 
 class CausalLift(nn.Module):
     """Lift signals to scale-spaces that look only back in time; arguments as in
-    :func:`~scalespaces.functional.causal_lift`.
+    :func:`~scalespaces.semigroups.causal_lift`.
 
     The layers for signals then are causal as they are: :class:`ScaleConv1d`, the poolings, :class:`ScalePool`. Batch
     normalization is in evaluation. The kernel is a buffer: it follows ``.to()``, and stays out of checkpoints.
@@ -74,7 +75,7 @@ class CausalLift(nn.Module):
         return self._lift(signal, self.num_levels, self.sampling)
 
     def downscale(self, signal: Tensor, n: int = 1) -> Tensor:
-        """Downscale a signal as this lift does: see :func:`~scalespaces.functional.causal_downscale`."""
+        """Downscale a signal as this lift does: see :func:`~scalespaces.semigroups.causal_downscale`."""
         return self._lift(signal, check_integer("n", n, 0) + 1, "pyramid").levels[n]
 
     def _lift(self, signal: Tensor, num_levels: int, sampling: str) -> ScaleSpace:

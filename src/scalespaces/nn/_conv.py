@@ -8,13 +8,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace, scale_conv
+from scalespaces.functional import scale_conv
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.functional._grid import as_plain, per_axis
-from scalespaces.functional._space import check_space
-from scalespaces.functional._window import Window
+from scalespaces.functional._windows import Window
 from scalespaces.nn import init
-from scalespaces.theory._checks import PaddingMode, check_integer, check_padding_mode
+from scalespaces.space import ScaleSpace
+from scalespaces.space._numbers import as_plain, per_axis
+from scalespaces.space._space import check_space
+from scalespaces.theory._arguments import check_integer
+from scalespaces.theory._padding import PaddingMode, check_padding_mode
 
 
 class _ScaleConv(nn.Module):

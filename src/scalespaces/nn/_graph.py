@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.functional._graph import POOL_AXES, POOL_MODES
 from scalespaces.nn import init
-from scalespaces.theory._checks import check_choice, check_integer, check_real
+from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.semigroups._graphs import POOL_AXES, POOL_MODES
+from scalespaces.theory._arguments import check_choice, check_integer, check_real
 
 
 class GraphLift(nn.Module):
-    r"""Lift signals on the nodes of a graph by heat diffusion; see :func:`scalespaces.functional.graph_lift`.
+    r"""Lift signals on the nodes of a graph by heat diffusion; see :func:`scalespaces.semigroups.graph_lift`.
 
     .. math:: f_k = e^{-k \tau L} f
 
     Shape:
-        - Input: :math:`(B, C, N)`, and a :class:`~scalespaces.functional.Graph`
+        - Input: :math:`(B, C, N)`, and a :class:`~scalespaces.semigroups.Graph`
         - Output: :math:`(B, C, S, N)`
 
     Example:
@@ -42,7 +42,7 @@ class GraphLift(nn.Module):
 
 
 class GraphConv(nn.Module):
-    r"""Correlation over levels and neighbors; see :func:`scalespaces.functional.graph_conv`.
+    r"""Correlation over levels and neighbors; see :func:`scalespaces.semigroups.graph_conv`.
 
     .. math:: [\psi \star f]^o_k = \sum_{i,\ell} \left( \psi^{i,o}_{\ell,0} + \psi^{i,o}_{\ell,1} P \right) f^i_{k+\ell}
 
@@ -58,7 +58,7 @@ class GraphConv(nn.Module):
         scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``.
 
     Shape:
-        - Input: :math:`(B, C_{in}, S, N)`, and a :class:`~scalespaces.functional.Graph`
+        - Input: :math:`(B, C_{in}, S, N)`, and a :class:`~scalespaces.semigroups.Graph`
         - Output: :math:`(B, C_{out}, S, N)`; ``S - kernel_size + 1`` levels with ``scale_padding="valid"``
 
     Example:
@@ -106,7 +106,7 @@ class GraphConv(nn.Module):
 
 
 class GraphPool(nn.Module):
-    """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.functional.graph_pool`.
+    """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`.
 
     Called with a graph, means over nodes are weighted by its mass (on a mesh, by area).
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace, downscale
+from scalespaces.functional import downscale
 from scalespaces.functional._lift import (
     Sampling,
     apply_lift,
@@ -18,8 +18,9 @@ from scalespaces.functional._lift import (
     plan_lift,
     warn_of_single_samples,
 )
+from scalespaces.space import ScaleSpace
 from scalespaces.theory import Kernel
-from scalespaces.theory._checks import PaddingMode
+from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import Base, check_base
 
 PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from scalespaces.functional import ScaleSpace, scale_batch_norm, scale_dropout
-from scalespaces.functional._space import check_space
+from scalespaces.functional import scale_batch_norm, scale_dropout
 from scalespaces.nn._checkpoint import is_computed_again
+from scalespaces.space import ScaleSpace
+from scalespaces.space._space import check_space
 
 
 class ScaleBatchNorm(_NormBase):

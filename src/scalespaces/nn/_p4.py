@@ -8,11 +8,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import ScaleSpace, group_pool, p4_conv
-from scalespaces.functional._p4 import GROUP_MODES, Field, Group, check_square, filter_index, order
 from scalespaces.nn._conv import _ScaleConv
 from scalespaces.nn._norm import ScaleBatchNorm
-from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
+from scalespaces.semigroups import group_pool, p4_conv
+from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, order
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._padding import PaddingMode
 
 
 class _P4Conv(_ScaleConv):
@@ -103,7 +105,7 @@ class P4MConv2d(_P4Conv):
     A tensor is one level, k = 0, for filters of one level. A field has a channel for each of the 8 elements, in the
     order of :mod:`scalespaces.functional._p4`.
 
-    The layer commutes with :func:`~scalespaces.functional.transform_field` to machine precision, on images of any size,
+    The layer commutes with :func:`~scalespaces.semigroups.transform_field` to machine precision, on images of any size,
     when stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
     ``"same"`` is not for even filters), and the last window ends with the last padded sample: a stride s keeps the
     symmetry when s divides :math:`n + 2p - d(m - 1) - 1`, for a side of n samples, padding p, dilation d and filters

@@ -6,19 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from scalespaces.functional import (
-    ScaleSpace,
-    avg_pool,
-    blur_pool,
-    feature_pyramid,
-    global_pool,
-    max_pool,
-    resample,
-    scale_pool,
-)
-from scalespaces.functional._grid import as_plain
+from scalespaces.functional import avg_pool, blur_pool, feature_pyramid, global_pool, max_pool, resample, scale_pool
 from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
-from scalespaces.theory._checks import check_choice
+from scalespaces.space import ScaleSpace
+from scalespaces.space._numbers import as_plain
+from scalespaces.theory._arguments import check_choice
 
 
 class _WindowPool(nn.Module):

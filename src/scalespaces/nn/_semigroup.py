@@ -8,24 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import Semigroup, semigroup_correlation
-from scalespaces.functional._grid import as_plain
 from scalespaces.nn import init
-from scalespaces.theory._checks import check_integer
+from scalespaces.semigroups import Semigroup, semigroup_correlation
+from scalespaces.space._numbers import as_plain
+from scalespaces.theory._arguments import check_integer
 
 
 class SemigroupConv(nn.Module):
     r"""Correlation with learned filters over any semigroup, :math:`[\psi \star f](s) = \sum_x \psi(x) L_s[f](x)`.
 
-    Equivariant for every :class:`~scalespaces.functional.Semigroup`, also one of your own. Its output is a function on
-    the semigroup: a next layer takes :class:`~scalespaces.functional.Lifted`, and pointwise layers go in between.
+    Equivariant for every :class:`~scalespaces.semigroups.Semigroup`, also one of your own. Its output is a function on
+    the semigroup: a next layer takes :class:`~scalespaces.semigroups.Lifted`, and pointwise layers go in between.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         semigroup: how elements compose and act.
         kernel_size: the window of the filters, an integer for each axis of the signal. It lies where
-            :meth:`~scalespaces.functional.Semigroup.window` puts it, on the first points unless the semigroup says
+            :meth:`~scalespaces.semigroups.Semigroup.window` puts it, on the first points unless the semigroup says
             otherwise: one whose elements do not move the signal needs a window as large as the signal to see all of it.
         bias: one number per output channel.
 
@@ -34,7 +34,7 @@ class SemigroupConv(nn.Module):
         - Output: :math:`(B, C_{out}, |S|)`
 
     Example:
-        >>> from scalespaces.functional import CausalShifts, Lifted
+        >>> from scalespaces.semigroups import CausalShifts, Lifted
         >>> shifts = CausalShifts(20)
         >>> first = SemigroupConv(3, 8, shifts, kernel_size=[5])
         >>> second = SemigroupConv(8, 4, Lifted(shifts, range(3)), kernel_size=[3])

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalespaces.functional import ScaleSpace
+from scalespaces.space import ScaleSpace
 from scalespaces.testing._table import EquivarianceTable
 from scalespaces.testing._watch import ROUNDINGS
-from scalespaces.theory._checks import check_real
+from scalespaces.theory._arguments import check_real
 
 _EXACT = {
     "l": 'Exact are lifts with method="cascade" that blur as the downscaling does, layers that are the same at all '

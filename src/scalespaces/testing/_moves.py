@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from scalespaces._extras import require
-from scalespaces.functional import ScaleSpace, causal_downscale, downscale, scale_shift
-from scalespaces.functional._grid import as_integer, pad, sample
+from scalespaces.functional import downscale, scale_shift
+from scalespaces.functional._sampling import pad, sample
+from scalespaces.semigroups import causal_downscale
+from scalespaces.space import ScaleSpace
+from scalespaces.space._numbers import as_integer
 from scalespaces.testing._compare import Found, Pair, columns, find
 from scalespaces.testing._table import EquivarianceTable
 from scalespaces.testing._watch import (
@@ -25,7 +28,7 @@ from scalespaces.testing._watch import (
     other_image,
     same_values,
 )
-from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.theory._arguments import check_choice, check_integer
 
 DOWNSCALINGS = ("cascade", "direct", "pillow")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from scalespaces.functional import ScaleSpace
+from scalespaces.space import ScaleSpace
 
 
 @runtime_checkable

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._checks import NUMPY_PADDING, Array, PaddingMode, check_integer, check_padding_mode
+from scalespaces.theory._arguments import Array, check_integer
+from scalespaces.theory._padding import NUMPY_PADDING, PaddingMode, check_padding_mode
+
 from ._kernels import discrete_gaussian
 
 

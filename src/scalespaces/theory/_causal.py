@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ._checks import Array, PaddingMode, check_choice, check_integer, check_real
+from scalespaces.theory._arguments import Array, check_choice, check_integer, check_real
+from scalespaces.theory._padding import PaddingMode
 
 CAUSAL_PADDINGS = ("zeros", "replicate")
 

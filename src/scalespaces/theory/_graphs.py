@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._checks import Array, check_choice, check_integer, check_real
+from scalespaces.theory._arguments import Array, check_choice, check_integer, check_real
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

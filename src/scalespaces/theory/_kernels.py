@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from ._checks import Array, check_integer, check_real
+from scalespaces.theory._arguments import Array, check_integer, check_real
 
 _ALPHA_REACH = 4096  # the quadrature costs as much as the number of taps squared
 

@@ -11,8 +11,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scalespaces.theory._arguments import Array, check_integer, check_real
+
 from ._anisotropic import check_covariance
-from ._checks import Array, check_integer, check_real
 from ._kernels import Kernel, discrete_gaussian, get_kernel
 
 Base = float | tuple[tuple[float, ...], ...]

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._progress import Progress
 from scalespaces.models import Card, ScaleNetwork
-from scalespaces.theory._checks import check_choice, check_integer, check_real
+from scalespaces.theory._arguments import check_choice, check_integer, check_real
 from scalespaces.train._data import Part, worker_options
 from scalespaces.train._levels import LevelPool, answer
 from scalespaces.train._predict import (

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.functional import ScaleSpace, scale_pool
+from scalespaces.functional import scale_pool
 from scalespaces.models import ScaleNetwork
 from scalespaces.models._network import on_image
+from scalespaces.space import ScaleSpace
 
 LevelPool = Literal["model", "mean", "max", "logsumexp", "probabilities"]
 Supervision = Literal["answer", "mean", "apart"]

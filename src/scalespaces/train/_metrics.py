@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces._extras import require
-from scalespaces.theory._checks import check_integer
+from scalespaces.theory._arguments import check_integer
 
 torchmetrics: Any = require("torchmetrics", "train")
 

@@ -18,7 +18,7 @@ from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.data._windows import cut_windows, window_places
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import first_channels
-from scalespaces.theory._checks import check_integer
+from scalespaces.theory._arguments import check_integer
 from scalespaces.train._levels import LevelPool, answer
 
 WHOLE = 2**22

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.functional._grid import fold, full_precision
+from scalespaces._torch import full_precision
+from scalespaces.functional._sampling import fold
 from scalespaces.models._network import ImageTooSmallError
-from scalespaces.theory._checks import check_choice, check_real
+from scalespaces.theory._arguments import check_choice, check_real
 
 How = Literal["mean", "select"]
 Fill = Literal["zeros", "reflect"]

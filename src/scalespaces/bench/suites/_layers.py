@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from scalespaces.bench import _paper as paper
 from scalespaces.bench._arithmetic import layer_limits
 from scalespaces.bench._case import Axis, Case, Contender, Settings
-from scalespaces.functional import ScaleSpace
 from scalespaces.nn import ScaleAvgPool, ScaleBatchNorm, ScaleConv2d, ScalePool
+from scalespaces.space import ScaleSpace
 
 
 @dataclass(frozen=True)

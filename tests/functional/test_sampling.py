@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn import functional as F
 
-from scalespaces.functional._grid import as_integer, correlate, floor, fold, pad, per_axis, sample, sample_lattice
+from scalespaces.functional._correlate import correlate
 from scalespaces.functional._resample import subsample
+from scalespaces.functional._sampling import fold, pad, sample, sample_lattice
+from scalespaces.space._numbers import as_integer, floor, per_axis
 
 MODES = ("zeros", "reflect", "replicate", "circular")
 NUMPY_MODES: dict[str, Any] = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}

@@ -22,7 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces.functional._grid import CONV, as_integer, full_precision, sample
+from scalespaces._torch import full_precision
+from scalespaces.functional._correlate import CONV
+from scalespaces.functional._sampling import sample
+from scalespaces.space._numbers import as_integer
 
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 

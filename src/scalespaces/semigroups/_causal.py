@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalespaces.functional._grid import at_least, constant, correlate, full_precision
-from scalespaces.functional._space import ScaleSpace
-from scalespaces.functional._window import Window
+from scalespaces._torch import at_least, constant, full_precision
+from scalespaces.functional._correlate import correlate
+from scalespaces.functional._windows import Window
+from scalespaces.space._space import ScaleSpace
 from scalespaces.theory import blur_variance, causal_kernel
+from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
-from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
+from scalespaces.theory._padding import PaddingMode
 
 CAUSAL_SAMPLINGS = ("pyramid", "dense")
 

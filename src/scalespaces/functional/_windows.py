@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalespaces.functional._grid import as_integer, floor, pad, per_axis, take
-from scalespaces.functional._space import ScaleSpace
-from scalespaces.theory._checks import PaddingMode
+from scalespaces.functional._sampling import pad, take
+from scalespaces.space._numbers import as_integer, floor, per_axis
+from scalespaces.space._space import ScaleSpace
+from scalespaces.theory._padding import PaddingMode
 
 
 @dataclass(frozen=True)

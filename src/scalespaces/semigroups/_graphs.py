@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree
 
+from scalespaces._torch import constant
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.functional._grid import constant, take
+from scalespaces.functional._sampling import take
 from scalespaces.theory import cotangent_laplacian, graph_laplacian
-from scalespaces.theory._checks import check_choice, check_integer
+from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._graphs import adjacency, chebyshev_heat, lumped_mass, spectral_bound
 
 POOL_MODES = ("mean", "max")

@@ -12,17 +12,10 @@ from torch.testing import assert_close
 from torch.utils import _pytree
 
 from scalespaces import ScaleSpace, feature_pyramid, lift, resample, scale_shift
-from scalespaces.functional import (
-    avg_pool,
-    blur_pool,
-    causal_downscale,
-    causal_lift,
-    max_pool,
-    scale_conv,
-    scale_pool,
-)
-from scalespaces.functional._grid import hold
-from scalespaces.functional._window import Window
+from scalespaces.functional import avg_pool, blur_pool, max_pool, scale_conv, scale_pool
+from scalespaces.functional._sampling import hold
+from scalespaces.functional._windows import Window
+from scalespaces.semigroups import causal_downscale, causal_lift
 from scalespaces.theory import blur_variance, causal_kernel
 from scalespaces.theory._causal import causal_delay
 

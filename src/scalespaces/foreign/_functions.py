@@ -15,11 +15,23 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from scalespaces.foreign._upsample import (
+    LINEAR,
+    NEAREST,
+    finer,
+    half_pixel,
+    interpolate_spread,
+    nominal_factor,
+    transpose_spread,
+)
 from scalespaces.functional._conv import scale_conv
-from scalespaces.functional._grid import as_integer, correlate, count, pad
+from scalespaces.functional._correlate import correlate
 from scalespaces.functional._norm import scale_batch_norm
-from scalespaces.functional._perlevel import PerLevel, at_level
-from scalespaces.functional._space import (
+from scalespaces.functional._sampling import pad
+from scalespaces.functional._windows import Window
+from scalespaces.space._numbers import as_integer, count
+from scalespaces.space._per_level import PerLevel, at_level
+from scalespaces.space._space import (
     TORCH_FUNCTIONS,
     ScaleSpace,
     apply,
@@ -29,16 +41,6 @@ from scalespaces.functional._space import (
     level_by_level,
     select,
 )
-from scalespaces.functional._upsample import (
-    LINEAR,
-    NEAREST,
-    finer,
-    half_pixel,
-    interpolate_spread,
-    nominal_factor,
-    transpose_spread,
-)
-from scalespaces.functional._window import Window
 
 
 def _instead_of(*names: str) -> Callable[[Callable], Callable]:

@@ -23,10 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scalespaces._torch import constant
 from scalespaces.functional._conv import scale_conv
-from scalespaces.functional._grid import constant, take
-from scalespaces.functional._space import ScaleSpace, check_space
-from scalespaces.theory._checks import PaddingMode, check_choice, check_integer
+from scalespaces.functional._sampling import take
+from scalespaces.space._space import ScaleSpace, check_space
+from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._padding import PaddingMode
 
 Group = Literal["p4", "p4m"]
 ORDER: dict[Group, int] = {"p4": 4, "p4m": 8}

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
-from scalespaces.functional import group_pool, p4_conv, scale_conv, transform_field, transform_image
-from scalespaces.functional._p4 import Group, expand_filters, filter_index, matrices, order, products
+from scalespaces.functional import scale_conv
+from scalespaces.semigroups import group_pool, p4_conv, transform_field, transform_image
+from scalespaces.semigroups._p4 import Group, expand_filters, filter_index, matrices, order, products
 
 GROUPS: list[Group] = ["p4", "p4m"]
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}

@@ -9,7 +9,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from scalespaces.functional._grid import constant, per_axis, take
+from scalespaces._torch import constant
+from scalespaces.functional._sampling import take
+from scalespaces.space._numbers import per_axis
 
 Element = TypeVar("Element")
 
@@ -108,7 +110,7 @@ def semigroup_correlation(
 
     Example:
         >>> f, psi = torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)
-        >>> out = semigroup_correlation(f, psi, scalespaces.functional.Translations((6, 6)))
+        >>> out = semigroup_correlation(f, psi, scalespaces.semigroups.Translations((6, 6)))
         >>> torch.allclose(out.unflatten(2, (6, 6)), torch.nn.functional.conv2d(f, psi), atol=1e-5)
         True
     """
@@ -169,7 +171,7 @@ class Lifted(Semigroup[Element]):
         support: where the filters live; they are ``(C_out, C_in, len(support))``. All elements when left out.
 
     Example:
-        >>> shifts = scalespaces.functional.Translations((8,))
+        >>> shifts = scalespaces.semigroups.Translations((8,))
         >>> f = semigroup_lift(torch.rand(1, 3, 8), shifts)
         >>> semigroup_correlation(f, torch.rand(4, 3, 3), Lifted(shifts, [(-1,), (0,), (1,)])).shape
         torch.Size([1, 4, 8])

@@ -18,8 +18,8 @@ from torch.testing import assert_close
 from torch.utils import _pytree
 from torch.utils.data import DataLoader, default_collate
 
-from scalespaces import ScaleSpace, functional, lift
-from scalespaces.functional._perlevel import PerLevel
+from scalespaces import ScaleSpace, functional, lift, semigroups
+from scalespaces.space._per_level import PerLevel
 
 GEOMETRY = ("base", "steps", "origins", "unit", "first_level")
 
@@ -657,7 +657,7 @@ class TestConversions:
     @pytest.mark.parametrize("weights_only", [True, False])
     def test_saves_and_loads(self, tmp_path, base, weights_only):
         x = space(base=base)
-        torch.save({"x": [x, functional.causal_lift(torch.rand(1, 2, 9), 2)]}, tmp_path / "x.pt")
+        torch.save({"x": [x, semigroups.causal_lift(torch.rand(1, 2, 9), 2)]}, tmp_path / "x.pt")
         got, causal = torch.load(tmp_path / "x.pt", weights_only=weights_only)["x"]
         assert_levelwise(got, x, lambda level: level)
         assert causal.causal

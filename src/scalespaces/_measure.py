@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scalespaces.theory._checks import check_integer
+from scalespaces.theory._arguments import check_integer
 
 Step = Callable[[], Any]
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, functional, lift
-from scalespaces.functional._causal import causal_lift
-from scalespaces.functional._perlevel import PerLevel
-from scalespaces.functional._upsample import nominal_factor
+from scalespaces.foreign._upsample import nominal_factor
+from scalespaces.semigroups._causal import causal_lift
+from scalespaces.space._per_level import PerLevel
 
 F: Any = nn.functional  # its functions are declared for tensors only
 NUMBERS_OF_LEVELS = pytest.mark.skipif(

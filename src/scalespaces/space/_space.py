@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils import _pytree
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from scalespaces.functional._axes import REDUCTIONS, RULES, Places, is_mergeable
-from scalespaces.functional._perlevel import PerLevel, collapse, per_level_shape
-from scalespaces.functional._strict import caller, is_strict, refuse_tests_for_tensors
+from scalespaces.space._axes import REDUCTIONS, RULES, Places, is_mergeable
+from scalespaces.space._per_level import PerLevel, collapse, per_level_shape
+from scalespaces.space._strict import caller, is_strict, refuse_tests_for_tensors
 from scalespaces.theory._causal import check_causal_base
 from scalespaces.theory._scale import Base, check_base, power
 
@@ -53,7 +53,7 @@ class ScaleSpace:
         origins: position of each level's sample 0, one number per axis; 0 when left out.
         unit: pixels of the lifted image per sample of level 0, one number per axis; strides multiply it.
         first_level: the number of ``levels[0]``; negative for levels finer than the image.
-        causal: the axis is time; see :func:`~scalespaces.functional.causal_lift`.
+        causal: the axis is time; see :func:`~scalespaces.semigroups.causal_lift`.
         axes: which axes of the tensors are those of space; all after the second when left out.
 
     Example:

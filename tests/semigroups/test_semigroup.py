@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from reference import paper_lift
 from torch.nn import functional as F
 
-from scalespaces.functional import (
+from scalespaces.functional import scale_conv
+from scalespaces.semigroups import (
     P4,
     P4M,
     AffineContractions,
@@ -22,7 +23,6 @@ from scalespaces.functional import (
     ScaleTranslations,
     Semigroup,
     Translations,
-    scale_conv,
     semigroup_correlation,
     semigroup_lift,
 )

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from scalespaces.functional._perlevel import PerLevel
-from scalespaces.functional._strict import is_strict
+from scalespaces.space._per_level import PerLevel
+from scalespaces.space._strict import is_strict
 
 Shapes = Sequence[Sequence[Any]]
 Places = tuple[int | None, ...]

@@ -11,26 +11,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from scalespaces._torch import constant, full_precision
 from scalespaces.functional._conv import scale_conv
-from scalespaces.functional._grid import (
-    Corners,
-    constant,
-    corners,
-    correlate,
-    fold,
-    full_precision,
-    pad,
-    per_axis,
-    read_corners,
-    sample_lattice,
-    take,
-)
+from scalespaces.functional._correlate import correlate
 from scalespaces.functional._lift import METHODS, LiftPlan, apply_lift, plan_lift
-from scalespaces.functional._p4 import Group, matrices, order, products
-from scalespaces.functional._semigroup import Lifted, Semigroup, rounded
-from scalespaces.functional._space import ScaleSpace
+from scalespaces.functional._sampling import Corners, corners, fold, pad, read_corners, sample_lattice, take
+from scalespaces.semigroups._p4 import Group, matrices, order, products
+from scalespaces.semigroups._semigroup import Lifted, Semigroup, rounded
+from scalespaces.space._numbers import per_axis
+from scalespaces.space._space import ScaleSpace
 from scalespaces.theory import ScaleTranslation, anisotropic_gaussian, blur_covariance
-from scalespaces.theory._checks import PaddingMode, check_choice, check_integer, check_padding_mode
+from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._padding import PaddingMode, check_padding_mode
 from scalespaces.theory._scale import check_zero_scale
 
 Shift = tuple[int, ...]

@@ -3,21 +3,12 @@
 import math
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 Array = NDArray[np.float64]
-
-NUMPY_PADDING: dict[PaddingMode, Any] = {
-    "zeros": "constant",
-    "reflect": "reflect",
-    "replicate": "edge",
-    "circular": "wrap",
-}
-"""What ``numpy.pad`` calls the padding modes."""
 
 
 def check_real(name: str, value: Any, rule: str, valid: Callable[[float], bool]) -> float:
@@ -40,9 +31,3 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     if value not in choices:
         raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
     return value
-
-
-def check_padding_mode(padding_mode: PaddingMode) -> PaddingMode:
-    """Return the padding mode, or list the valid ones."""
-    check_choice("padding_mode", padding_mode, NUMPY_PADDING)
-    return padding_mode

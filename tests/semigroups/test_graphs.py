@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import expm_multiply
 from torch.testing import assert_close
 
-from scalespaces.functional import Graph, graph_conv, graph_lift, graph_pool
-from scalespaces.functional._graph import heat
+from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.semigroups._graphs import heat
 from scalespaces.theory import cotangent_laplacian, discrete_gaussian, graph_laplacian
 from scalespaces.theory._graphs import lumped_mass
 

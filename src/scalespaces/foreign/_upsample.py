@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from scalespaces.functional._grid import take, within
-from scalespaces.functional._space import ScaleSpace
+from scalespaces.functional._sampling import take, within
+from scalespaces.space._space import ScaleSpace
 
 LINEAR = ("linear", "bilinear", "trilinear")
 NEAREST = ("nearest", "nearest-exact")

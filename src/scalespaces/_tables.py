@@ -1,0 +1,32 @@
+"""Tables of text, as the commands and the benchmarks print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def text_table(rows: Sequence[Sequence[str]], *, left: int = 1, markdown: bool = False) -> str:
+    """Rows of cells as aligned lines, the header first. The first ``left`` columns align left, the others right.
+
+    Example:
+        >>> print(text_table([["network", "time"], ["CNN", "1.00x"], ["scale-space", "1.33x"]]))
+        network       time
+        CNN          1.00x
+        scale-space  1.33x
+        >>> print(text_table([["network", "time"], ["CNN", "1.00x"]], markdown=True))
+        | network | time |
+        |---|---|
+        | CNN | 1.00x |
+    """
+    if markdown:
+        head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+        return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [
+        [
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+    return "\n".join("  ".join(row).rstrip() for row in cells)

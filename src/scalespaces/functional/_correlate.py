@@ -1,0 +1,82 @@
+"""Correlation of one tensor with taps at any spacing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalespaces._torch import constant, sent, static
+from scalespaces.functional._sampling import pad
+from scalespaces.space._numbers import as_integer, floor
+from scalespaces.theory._padding import PaddingMode
+
+CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def correlate(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    spacing: Any = 1.0,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int = 1,
+    padding_mode: PaddingMode = "zeros",
+) -> Tensor:
+    r"""Correlate with taps ``spacing`` samples apart: :math:`\sum_y w(y)\, x(z + M (d y - p))`, :math:`M` the spacing.
+
+    An integer spacing is a dilated convolution. Otherwise each tap is shared out linearly among the samples around
+    it, which makes one plain convolution with a larger filter. ``padding`` counts taps, so it grows with the spacing.
+    """
+    conv = CONV[len(stride)]
+    whole = as_integer(spacing)
+    if whole is not None:
+        amounts = [(before * whole, after * whole) for before, after in padding]
+        apart = tuple(d * whole for d in dilation)
+        if padding_mode == "zeros" and all(before == after for before, after in amounts):
+            return conv(x, weight, bias, stride, tuple(before for before, _ in amounts), apart, groups)
+        return conv(pad(x, amounts, padding_mode), weight, bias, stride, 0, apart, groups)
+    offsets = tuple(
+        tuple(d * y - before for y in range(n))
+        for n, d, (before, _) in zip(weight.shape[2:], dilation, padding, strict=True)
+    )
+    matrix = tuple(map(tuple, spacing.tolist())) if isinstance(spacing, np.ndarray) else static(spacing)
+    share, low, box = sent(_shares, (offsets, matrix), weight)
+    spread = weight.flatten(2) @ share
+    spread = spread.reshape(*weight.shape[:2], *box)
+    amounts = []
+    for axis, (before, after) in enumerate(padding):
+        surplus = before + after - dilation[axis] * (weight.shape[2 + axis] - 1)
+        if surplus and isinstance(spacing, np.ndarray):
+            raise ValueError(f'a matrix base needs padding="same", got {padding} for kernel {tuple(weight.shape[2:])}')
+        n = x.shape[2 + axis]
+        last = (n - 1 + (floor(surplus * float(spacing)) if surplus else 0)) // stride[axis]
+        amounts.append((-low[axis], last * stride[axis] + low[axis] + box[axis] - n))
+    return conv(pad(x, amounts, padding_mode), spread, bias, stride, 0, 1, groups)
+
+
+@constant
+def _shares(offsets: tuple, matrix: tuple | float) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    share, low, box = _share_out(offsets, matrix)
+    return torch.as_tensor(share), low, box
+
+
+@functools.lru_cache(maxsize=256)  # of arrays: a tensor made while torch exports would be a fake one
+def _share_out(offsets: tuple, matrix: tuple | float) -> tuple[NDArray, tuple[int, ...], tuple[int, ...]]:
+    """How each tap at ``matrix @ offset`` is shared out among the samples of the smallest box around all of them."""
+    taps = np.stack(np.meshgrid(*offsets, indexing="ij"), -1).reshape(-1, len(offsets))
+    position = taps * matrix if isinstance(matrix, float) else taps @ np.array(matrix).T
+    position = np.where(np.abs(position - np.rint(position)) < 1e-9, np.rint(position), position)
+    low, high = np.floor(position.min(0)).astype(int), np.ceil(position.max(0)).astype(int)
+    cells = np.stack(np.meshgrid(*map(np.arange, low, high + 1), indexing="ij"), -1).reshape(-1, len(offsets))
+    share = np.prod(np.clip(1 - np.abs(position[:, None] - cells[None]), 0, None), -1)
+    return share, tuple(low.tolist()), tuple((high - low + 1).tolist())

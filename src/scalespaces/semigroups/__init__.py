@@ -1,0 +1,41 @@
+"""The correlation for any semigroup, and semigroups other than scale."""
+
+from scalespaces.semigroups._actions import (
+    P4,
+    P4M,
+    AffineContractions,
+    CausalShifts,
+    Lighting,
+    Occlusions,
+    ScaleTranslations,
+    Translations,
+)
+from scalespaces.semigroups._causal import causal_downscale, causal_lift
+from scalespaces.semigroups._graphs import Graph, graph_conv, graph_lift, graph_pool
+from scalespaces.semigroups._p4 import group_pool, p4_conv, transform_field, transform_image
+from scalespaces.semigroups._semigroup import Lifted, Semigroup, semigroup_correlation, semigroup_lift
+
+__all__ = [
+    "P4",
+    "P4M",
+    "AffineContractions",
+    "CausalShifts",
+    "Graph",
+    "Lifted",
+    "Lighting",
+    "Occlusions",
+    "ScaleTranslations",
+    "Semigroup",
+    "Translations",
+    "causal_downscale",
+    "causal_lift",
+    "graph_conv",
+    "graph_lift",
+    "graph_pool",
+    "group_pool",
+    "p4_conv",
+    "semigroup_correlation",
+    "semigroup_lift",
+    "transform_field",
+    "transform_image",
+]

@@ -1,0 +1,49 @@
+"""Numbers of a grid: integers up to rounding, how many samples fit, one number per axis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+_NUMPYS, _INTEGERS = (np.integer, np.ndarray), (int, torch.SymInt)  # as tuples: torch.compile knows no unions of these
+
+
+def as_integer(value: Any) -> int | None:
+    """The integer this number is, up to rounding; None for a fraction or a matrix."""
+    if isinstance(value, np.ndarray):
+        return None
+    nearest = round(value)
+    return nearest if abs(value - nearest) <= 1e-9 * max(1.0, abs(value)) else None
+
+
+def floor(value: float) -> int:
+    """Floor of a number that may miss its integer by rounding."""
+    nearest = as_integer(value)
+    return math.floor(value) if nearest is None else nearest
+
+
+def count(n: int, ratio: float) -> int:
+    """How many samples ``ratio`` apart fit where ``n`` samples lie; exact, and symbolic sizes stay so if they can."""
+    whole, inverse = as_integer(ratio), as_integer(1 / ratio)
+    if whole:
+        return (n - 1) // whole + 1
+    return (n - 1) * inverse + 1 if inverse else floor((n - 1) / ratio) + 1
+
+
+def as_plain(value: Any) -> Any:
+    """NumPy's integers as Python's, also inside a sequence; anything else stays, so that sizes can be symbolic."""
+    if isinstance(value, _NUMPYS):
+        value = value.tolist()
+    return tuple(map(as_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def per_axis(value: Any, dims: int, name: str) -> tuple[int, ...]:
+    """One integer per spatial axis."""
+    plain = as_plain(value)
+    values = plain if isinstance(plain, tuple) else (plain,) * dims
+    if len(values) != dims or not all(isinstance(v, _INTEGERS) for v in values):
+        raise ValueError(f"{name} is an integer or one for each of {dims} axes, got {value}")
+    return values
