@@ -1,16 +1,20 @@
-"""What is private in PyTorch and used here all the same, in one place."""
+"""PyTorch's private names that we need, in one place.
+
+What is public elsewhere is used directly. When PyTorch changes one of these names, this is the file to mend.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn import Parameter
+from torch.utils import _pytree
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 
 def constant(function: Callable) -> Callable:
@@ -39,28 +43,6 @@ def full_precision(x: Tensor) -> AbstractContextManager:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def sent(make: Callable[..., tuple], arguments: tuple, like: Tensor) -> tuple:
-    """What a function of plain numbers makes, first of all a tensor, which is sent to a device only once."""
-    if is_transformed() or type(like) not in (Tensor, Parameter):  # which may be of a kind that does not last
-        tensor, *others = make(*arguments)
-        return tensor.to(like), *others
-    return _sent(make, arguments, like.device, like.dtype)
-
-
-@functools.lru_cache(maxsize=256)
-def _sent(make: Callable[..., tuple], arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
-    with torch.inference_mode(False):
-        tensor, *others = make(*arguments)
-        return tensor.to(device, dtype), *others
-
-
-def at_least(taps: Tensor, like: Tensor, make: Callable[..., tuple], *arguments: Any) -> Tensor:
-    """Taps in the precision of a tensor: made anew where a module keeps them in a lower one."""
-    if taps.dtype.itemsize < like.dtype.itemsize and not taps.is_meta:
-        return sent(make, arguments, like)[0]
-    return taps.to(like)
-
-
 def is_channels_last(x: Tensor) -> bool:
     """Whether an image stores its channels next to each other, and not its columns; torch.vmap does not tell."""
     if x.ndim != 4 or (not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()):
@@ -78,6 +60,10 @@ def is_transformed() -> bool:
     )
 
 
+is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
+"""Whether torch.export is at work; torch 2.6 does not tell, and fixes sizes in any case."""
+
+
 def static(value: float) -> float:
     """A number that torch.compile with ``dynamic=True`` must not make a symbol of."""
     if not torch.compiler.is_compiling():
@@ -85,3 +71,55 @@ def static(value: float) -> float:
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # at hand while compiling, slow to import before
 
     return guard_scalar(value)
+
+
+def known_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal, without making a condition of the export if they are symbols."""
+    if not (hasattr(a, "node") or hasattr(b, "node")):
+        return a == b
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return a is b or bool(statically_known_true(a == b))
+
+
+def hint(size: Any) -> int:
+    """A size, or what it is at present if it is a symbol."""
+    return size if isinstance(size, int) else size.node.hint
+
+
+def is_batched(x: Tensor) -> bool:
+    """Whether this stands for many gradients at once, as in ``torch.autograd.grad(is_grads_batched=True)``."""
+    return torch._C._functorch.is_legacy_batchedtensor(x)
+
+
+def collate_with(kind: type, function: Callable) -> None:
+    """Let ``torch.utils.data.default_collate`` join samples of a type by this function."""
+    default_collate_fn_map[kind] = function
+
+
+def register_pytree(
+    kind: type, flatten: Callable[[Any], tuple[Sequence, Any]], unflatten: Callable, names: Sequence[str] | None = None
+) -> None:
+    """Let torch's transforms and exports take apart objects of a type into tensors and a context of plain numbers."""
+
+    def with_keys(x: Any) -> tuple[list, Any]:
+        leaves, context = flatten(x)
+        keys = [_pytree.SequenceKey(k) for k in range(len(leaves))]
+        keys = keys if names is None else [_pytree.GetAttrKey(name) for name in names]
+        return list(zip(keys, leaves, strict=True)), context
+
+    def as_lists(context: Any) -> Any:
+        return list(context) if isinstance(context, tuple) else context
+
+    def as_tuples(context: Any) -> Any:
+        return tuple(map(as_tuples, context)) if isinstance(context, list | tuple) else context
+
+    _pytree.register_pytree_node(
+        kind,
+        lambda x: (list(flatten(x)[0]), flatten(x)[1]),
+        unflatten,
+        serialized_type_name=f"scalespaces.{kind.__name__}",
+        to_dumpable_context=as_lists,
+        from_dumpable_context=as_tuples,
+        flatten_with_keys_fn=with_keys,
+    )

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import scalespaces
 from scalespaces import models
 from scalespaces.bench._counts import COPIES, counts
-from scalespaces.functional import _conv as conv
+from scalespaces.functional._fast import _choice
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
 
@@ -79,7 +79,7 @@ class TestReadiness:
     @pytest.mark.parametrize("least", [-math.inf, math.inf])
     def test_interpolation_is_a_few_kernels(self, monkeypatch, least):
         """Per coarser level: two axes of two phases and an end, or a transposed convolution and its borders."""
-        monkeypatch.setattr(conv, "WORTH_FOLDING", least)
+        monkeypatch.setitem(_choice._WORTH_FOLDING, "cpu", least)
         found = counts(ScaleConv2d(8, 8, (2, 3, 3), bias=False), self.space("pyramid"))
         folded, plain = 4 + 3 * 45, 7 + 3 + 3 * 2 * 3
         assert found["kernels"] <= (folded if least < 0 else plain)

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from scalespaces import ScaleSpace, lift
 from scalespaces.functional import _conv as conv
 from scalespaces.functional import avg_pool, scale_conv
+from scalespaces.functional._fast import _choice
 from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
 from scalespaces.functional._sampling import sample
 
@@ -155,7 +156,7 @@ class TestScaleConv:
         bias = torch.randn(4, dtype=torch.float64, requires_grad=True)
         results = []
         for least in (-math.inf, math.inf):
-            monkeypatch.setattr(conv, "WORTH_FOLDING", least)
+            monkeypatch.setitem(_choice._WORTH_FOLDING, "cpu", least)
             out = scale_conv(x, weight, bias, scale_padding=scale_padding)
             torch.manual_seed(0)
             back = [torch.randn_like(level) for level in out.levels]
@@ -164,7 +165,7 @@ class TestScaleConv:
         assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
 
     def test_transforms(self, monkeypatch):
-        monkeypatch.setattr(conv, "WORTH_FOLDING", -math.inf)
+        monkeypatch.setitem(_choice._WORTH_FOLDING, "cpu", -math.inf)
         x = lift(torch.randn(1, 3, 16, 16, dtype=torch.float64), 3, sampling="pyramid")
         weight = torch.randn(2, 3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
 

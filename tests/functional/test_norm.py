@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, scale_shift
-from scalespaces.functional import _norm as norm
 from scalespaces.functional import scale_batch_norm, scale_dropout
-from scalespaces.functional._norm import batch_moments
+from scalespaces.functional._fast import _choice
+from scalespaces.functional._moments import batch_moments
 from scalespaces.nn import P4BatchNorm, ScaleBatchNorm
 
 CHANNELS = 3
@@ -124,18 +124,18 @@ class TestEqualWeights:
     @pytest.mark.parametrize("shape", [(9,), (7, 6), (5, 4, 3)])
     def test_moments(self, shape):
         x = random_space(*shape)
-        assert_close(batch_moments(x)[:2], moments_naively(x))
+        assert_close(batch_moments(x.levels)[:2], moments_naively(x))
 
     def test_each_level_counts_once(self):
         """A level of four samples weighs as much as one of a thousand."""
         x = ScaleSpace((torch.zeros(1, 1, 1000), torch.ones(1, 1, 4)), steps=(1, 250))
-        mean, var, _ = batch_moments(x)
+        mean, var, _ = batch_moments(x.levels)
         assert (mean.item(), var.item()) == (0.5, 0.25)
 
     def test_variance_does_not_cancel(self):
         x = random_space(9, 9, dtype=torch.float32).map(lambda f: f * 1e-3 + 1e3)
         exact = moments_naively(x.double())[1]
-        assert_close(batch_moments(x)[1].double(), exact, rtol=1e-2, atol=0)
+        assert_close(batch_moments(x.levels)[1].double(), exact, rtol=1e-2, atol=0)
 
     def test_output_and_gradients(self):
         x = random_space(7, 6)
@@ -185,7 +185,7 @@ class TestKernels:
     @staticmethod
     def run(x: ScaleSpace, leaves: list[Any], fast: bool, **settings: Any) -> tuple:
         layers = [torch.zeros(len(leaves[0]), dtype=leaves[0].dtype), torch.ones(len(leaves[0]), dtype=leaves[0].dtype)]
-        with patch.object(norm, "is_transformed", lambda: not fast):
+        with patch.object(_choice, "is_transformed", lambda: not fast):
             out = scale_batch_norm(x, *layers, *leaves[:2], training=True, **settings)
         torch.manual_seed(0)
         back = [torch.randn_like(level) for level in out.levels]
@@ -489,7 +489,7 @@ class TestFields:
         wide = ScaleSpace(
             tuple(f.reshape(3, fields, elements * f.shape[2], f.shape[3]) for f in x.levels), steps=x.steps
         )
-        for got, expected in zip(batch_moments(x, elements=elements), batch_moments(wide), strict=True):
+        for got, expected in zip(batch_moments(x.levels, elements=elements), batch_moments(wide.levels), strict=True):
             assert_close(got, expected)
 
     @pytest.mark.parametrize("training", [True, False])

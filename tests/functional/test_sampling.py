@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn import functional as F
 
-from scalespaces.functional._correlate import correlate
+from scalespaces.functional import _correlate
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._sampling import fold, pad, sample, sample_lattice
 from scalespaces.space._numbers import as_integer, floor, per_axis
+from scalespaces.space._window import Window
 
 MODES = ("zeros", "reflect", "replicate", "circular")
 NUMPY_MODES: dict[str, Any] = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -201,6 +202,11 @@ def output_size(n: int, taps: int, spacing: float, stride: int, padding: tuple[i
         if last > n - 1 + spacing * after + 1e-9:
             return count
         count += 1
+
+
+def correlate(x, weight, bias=None, *, stride, padding, dilation, **settings):
+    window = Window(tuple(weight.shape[2:]), tuple(stride), tuple(padding), tuple(dilation))
+    return _correlate.correlate(x, weight, bias, window=window, **settings)
 
 
 class TestCorrelate:

@@ -14,8 +14,8 @@ from torch.utils import _pytree
 from scalespaces import ScaleSpace, feature_pyramid, lift, resample, scale_shift
 from scalespaces.functional import avg_pool, blur_pool, max_pool, scale_conv, scale_pool
 from scalespaces.functional._sampling import hold
-from scalespaces.functional._windows import Window
 from scalespaces.semigroups import causal_downscale, causal_lift
+from scalespaces.space._window import window_of
 from scalespaces.theory import blur_variance, causal_kernel
 from scalespaces.theory._causal import causal_delay
 
@@ -340,8 +340,8 @@ def test_windows_that_would_look_ahead():
             pool(x, 3, 1, 3)
     with pytest.raises(ValueError, match="too few for a window of"):
         avg_pool(causal_lift(torch.rand(1, 1, 2), 2), 2)
-    assert Window.of((3,), 1, "same", (2,), causal=True).padding == ((4, 0),)
-    assert Window.of((3,), 1, 1, (2,), causal=True).padding == ((1, 0),)
+    assert window_of((3,), 1, "same", 2, causal=True).padding == ((4, 0),)
+    assert window_of((3,), 1, 1, 2, causal=True).padding == ((1, 0),)
 
 
 def test_signals_that_cannot_be_lifted():

@@ -1,5 +1,5 @@
 """PyTorch's own layers on scale-spaces: importing this fills the container's table of functions."""
 
-from scalespaces.foreign import _functions  # noqa: F401
+from scalespaces.foreign import _norms, _resizing, _windows  # noqa: F401
 
 __all__ = []

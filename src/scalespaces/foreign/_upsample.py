@@ -15,20 +15,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from scalespaces.foreign._register import name_of
 from scalespaces.functional._sampling import take, within
+from scalespaces.space._numbers import as_integer
 from scalespaces.space._space import ScaleSpace
 
 LINEAR = ("linear", "bilinear", "trilinear")
 NEAREST = ("nearest", "nearest-exact")
-
-
-def finer(x: ScaleSpace, levels: tuple[Tensor, ...], factor: Sequence[float], shift: Sequence[float]) -> ScaleSpace:
-    r"""The levels on grids ``factor`` times finer, whose sample 0 lies ``shift`` taps of the old ones further on."""
-    origins = tuple(
-        tuple((o + x.expansion(k) * s) * f for o, s, f in zip(origin, shift, factor, strict=True))
-        for k, origin in enumerate(x.origins)
-    )
-    return x.replace(levels, origins=origins, unit=tuple(u / f for u, f in zip(x.unit, factor, strict=True)))
 
 
 def half_pixel(factor: Sequence[float]) -> list[float]:
@@ -156,3 +149,17 @@ def nominal_factor(old: Sequence[int], new: Sequence[int], unit: float, spacings
     nearest = large[0] / small[0]
     best = min(fitting, key=lambda r: (not (up and (unit / r).is_integer()), abs(r - nearest)))
     return float(best) if up else 1 / best
+
+
+def check_upsampling(x: ScaleSpace, func: Callable) -> None:
+    spacings = [x.spacing(k) for k in range(x.num_levels)]
+    if not all(as_integer(spacing) for spacing in spacings):
+        raise ValueError(
+            f'{name_of(func)} needs taps on samples, got spacings {spacings}; use sampling="pyramid" or an integer base'
+        )
+
+
+def lattices_of(x: ScaleSpace, index: int) -> tuple[int, int]:
+    """How many lattices the level has, and the base."""
+    spacing = as_integer(x.spacing(index)) or 1
+    return spacing, (as_integer(x.base) or spacing)

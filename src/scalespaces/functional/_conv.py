@@ -8,19 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from scalespaces._torch import is_channels_last, is_transformed
+from scalespaces._torch import is_channels_last
 from scalespaces.functional._correlate import correlate
+from scalespaces.functional._fast._choice import can_fold, folding_pays, runs_channels_last
 from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
 from scalespaces.functional._resample import on_grid_of
-from scalespaces.functional._windows import Window
-from scalespaces.space._numbers import as_integer, per_axis
+from scalespaces.functional._sampling import lead
+from scalespaces.space._grid import Grid, remembered
 from scalespaces.space._space import ScaleSpace, check_grid
+from scalespaces.space._window import Window, window_of
 from scalespaces.theory._arguments import check_choice
 from scalespaces.theory._causal import check_causal_padding
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
 
 SCALE_PADDINGS = ("zeros", "replicate", "valid")
-WORTH_FOLDING = 2**27  # multiplications that folding must save, or else its many small calls cost more
 
 
 def scale_conv(
@@ -70,74 +71,74 @@ def scale_conv(
             f"{dims}-dimensional levels need a weight (C_out, C_in / groups, k, *kernel) of {dims + 3} axes, got "
             f"shape {tuple(weight.shape)}"
         )
-    channels = x.levels[0].shape[1]
-    if channels != weight.shape[1] * groups:
-        raise ValueError(f"the filter takes {weight.shape[1] * groups} channels, got {channels}")
+    if x.levels[0].shape[1] != weight.shape[1] * groups:
+        raise ValueError(f"the filter takes {weight.shape[1] * groups} channels, got {x.levels[0].shape[1]}")
     check_causal_padding(padding_mode) if x.causal else check_padding_mode(padding_mode)
     depth, num_levels = weight.shape[2], check_scale_padding(scale_padding, x.num_levels, weight.shape[2])
-    window = Window.of(weight.shape[3:], stride, padding, per_axis(dilation, dims, "dilation"), x.causal)
+    window = window_of(weight.shape[3:], stride, padding, dilation, x.causal)
     if not x.dims:
         _check_whole(x, window)
-    filters = weight.unbind(2)
-    if dims == 2 and is_channels_last(x.levels[0]):  # once for all levels, instead of once for each
+    filters, last = weight.unbind(2), [runs_channels_last(level, groups) for level in x.levels]
+    if any(last) or is_channels_last(x.levels[0]):  # once for all levels, instead of once for each
         filters = [part.contiguous(memory_format=torch.channels_last) for part in filters]
-    channels = math.prod(weight.shape[:2])
-    levels = []
-    for k in range(num_levels):
+    spacings = x.grid.spacings() if x.dims else (1.0,) * x.num_levels
+    foldable = depth > 1 and groups == 1 and padding_mode == "zeros" and can_fold()
+    levels, fits = [], window.keeps_size
+    for k, spacing in enumerate(spacings[:num_levels]):
         # Filter levels that still meet a level; the others meet zeros, unless the last level is repeated.
         met = depth if scale_padding == "replicate" else min(depth, x.num_levels - k)
-        out, spacing = None, x.spacing(k) if x.dims else 1.0
+        out = None
         for el in range(met):
             source = min(k + el, x.num_levels - 1)
-            folds = _folds(x, k, source, window, padding_mode, groups, channels) if source > k else None
-            if out is not None and folds is not None:
-                out += upsampled_conv(x.levels[source], filters[el], folds)
-                continue
-            f = on_grid_of(x, k, source) if x.dims else x.levels[source]
-            window.check(f, spacing, k + x.first_level)
-            f, view = window.lead(f, spacing, padding_mode)
+            if out is not None and foldable and source > k:
+                folds = _fold_plan(x.grid, k, source, window, x.sizes(k), x.sizes(source))
+                if folds is not None and folding_pays(_saved(folds, x.levels[source], weight), x.device):
+                    out += upsampled_conv(x.levels[source], filters[el], folds)
+                    continue
+            f = x.levels[source] if source == k or not x.dims else on_grid_of(x, k, source)
+            if not fits:
+                window.check(f.shape[2:], spacing, k + x.first_level)
+            if last[k]:
+                f = f.contiguous(memory_format=torch.channels_last)
+            f, view = lead(window, f, spacing, padding_mode)
             term = correlate(
                 f,
                 filters[el],
                 bias if el == 0 else None,
+                window=view,
                 spacing=spacing,
-                stride=view.stride,
-                padding=view.padding,
-                dilation=view.dilation,
                 groups=groups,
                 padding_mode=padding_mode,
             )
             out = term if out is None else out.add_(term)
         levels.append(out)
-    return window.move(x.keep(num_levels), tuple(levels)) if x.dims else x.keep(num_levels).replace(tuple(levels))
+    grid = x.grid.keep(num_levels)
+    return x.on(levels, grid.slide(window) if x.dims else grid)
 
 
-def _folds(
-    x: ScaleSpace, k: int, source: int, window: Window, padding_mode: str, groups: int, channels: int
-) -> list[Fold] | None:
-    """How interpolation of a coarser level and the filter fold into one; None if they do not, or it does not pay."""
-    plain = (
-        x.dims
-        and not x.causal
-        and groups == 1
-        and padding_mode == "zeros"
-        and set(window.stride + window.dilation) == {1}
-    )
-    if not (plain and isinstance(x.base, float) and as_integer(x.spacing(k)) == 1) or is_transformed():
+@remembered
+def _fold_plan(
+    grid: Grid, k: int, source: int, window: Window, sizes: tuple[int, ...], samples: tuple[int, ...]
+) -> tuple[Fold, ...] | None:
+    """How interpolation of a coarser level and the filter fold into one; None if they do not."""
+    plain = grid.dims and not grid.causal and isinstance(grid.base, float) and grid.is_plain(k)
+    if not plain or set(window.stride + window.dilation) != {1}:
         return None
-    step = x.steps[source]
+    step = grid.steps[source]
     folds = [
-        fold_axis(x.steps[k] / step, (here - there) / step, size, samples, taps, padding)
-        for here, there, size, samples, taps, padding in zip(
-            x.origins[k], x.origins[source], x.sizes(k), x.sizes(source), window.size, window.padding, strict=True
+        fold_axis(grid.steps[k] / step, (here - there) / step, *axis)
+        for here, there, *axis in zip(
+            grid.origins[k], grid.origins[source], sizes, samples, window.size, window.padding, strict=True
         )
     ]
-    found = [fold for fold in folds if fold is not None]
-    if len(found) < len(folds):
-        return None
-    coarse = x.levels[source].numel() // x.levels[source].shape[1] * channels
-    saved = math.prod([f.finer * f.taps for f in found]) - math.prod([f.length for f in found])
-    return found if saved * coarse >= WORTH_FOLDING else None
+    found = tuple(fold for fold in folds if fold is not None)
+    return found if len(found) == len(folds) else None
+
+
+def _saved(folds: Sequence[Fold], coarse: Tensor, weight: Tensor) -> int:
+    """Multiplications that folding saves."""
+    taps = math.prod([f.finer * f.taps for f in folds]) - math.prod([f.length for f in folds])
+    return taps * (coarse.numel() // coarse.shape[1]) * math.prod(weight.shape[:2])
 
 
 def _check_whole(x: ScaleSpace, window: Window) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces._torch import constant, sent, static
+from scalespaces._torch import constant, static
+from scalespaces.functional._constants import sent
 from scalespaces.functional._sampling import pad
+from scalespaces.space._grid import remembered
 from scalespaces.space._numbers import as_integer, floor
+from scalespaces.space._window import Window
 from scalespaces.theory._padding import PaddingMode
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -25,43 +27,54 @@ def correlate(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
+    window: Window,
     spacing: Any = 1.0,
-    stride: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
     groups: int = 1,
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:
     r"""Correlate with taps ``spacing`` samples apart: :math:`\sum_y w(y)\, x(z + M (d y - p))`, :math:`M` the spacing.
 
     An integer spacing is a dilated convolution. Otherwise each tap is shared out linearly among the samples around
-    it, which makes one plain convolution with a larger filter. ``padding`` counts taps, so it grows with the spacing.
+    it, which makes one plain convolution with a larger filter. Padding counts taps, so it grows with the spacing.
     """
-    conv = CONV[len(stride)]
+    conv, stride = CONV[len(window.size)], window.stride
     whole = as_integer(spacing)
     if whole is not None:
-        amounts = [(before * whole, after * whole) for before, after in padding]
-        apart = tuple(d * whole for d in dilation)
-        if padding_mode == "zeros" and all(before == after for before, after in amounts):
-            return conv(x, weight, bias, stride, tuple(before for before, _ in amounts), apart, groups)
+        amounts, both_sides, apart = _dilate(window, whole)
+        if both_sides is not None and padding_mode == "zeros":
+            return conv(x, weight, bias, stride, both_sides, apart, groups)
         return conv(pad(x, amounts, padding_mode), weight, bias, stride, 0, apart, groups)
     offsets = tuple(
         tuple(d * y - before for y in range(n))
-        for n, d, (before, _) in zip(weight.shape[2:], dilation, padding, strict=True)
+        for n, d, (before, _) in zip(window.size, window.dilation, window.padding, strict=True)
     )
     matrix = tuple(map(tuple, spacing.tolist())) if isinstance(spacing, np.ndarray) else static(spacing)
     share, low, box = sent(_shares, (offsets, matrix), weight)
-    spread = weight.flatten(2) @ share
-    spread = spread.reshape(*weight.shape[:2], *box)
+    spread = (weight.flatten(2) @ share).reshape(*weight.shape[:2], *box)
     amounts = []
-    for axis, (before, after) in enumerate(padding):
-        surplus = before + after - dilation[axis] * (weight.shape[2 + axis] - 1)
+    for axis, (before, after) in enumerate(window.padding):
+        surplus = before + after - window.dilation[axis] * (window.size[axis] - 1)
         if surplus and isinstance(spacing, np.ndarray):
-            raise ValueError(f'a matrix base needs padding="same", got {padding} for kernel {tuple(weight.shape[2:])}')
+            raise ValueError(f'a matrix base needs padding="same", got {window.padding} for kernel {window.size}')
         n = x.shape[2 + axis]
         last = (n - 1 + (floor(surplus * float(spacing)) if surplus else 0)) // stride[axis]
         amounts.append((-low[axis], last * stride[axis] + low[axis] + box[axis] - n))
     return conv(pad(x, amounts, padding_mode), spread, bias, stride, 0, 1, groups)
+
+
+Amounts = tuple[tuple[int, int], ...]
+
+
+@remembered
+def _dilate(window: Window, spacing: int) -> tuple[Amounts, tuple[int, ...] | None, tuple[int, ...]]:
+    """The padding in samples, the same as one number per axis if both sides are equal, and the dilation."""
+    amounts = tuple((before * spacing, after * spacing) for before, after in window.padding)
+    equal = all(before == after for before, after in amounts)
+    return (
+        amounts,
+        tuple(before for before, _ in amounts) if equal else None,
+        tuple(d * spacing for d in window.dilation),
+    )
 
 
 @constant

@@ -15,13 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalespaces._torch import at_least, constant, full_precision, sent
+from scalespaces._torch import constant, full_precision
+from scalespaces.functional._constants import at_least, sent
 from scalespaces.functional._correlate import correlate
 from scalespaces.functional._fast._banded import Band, block_rows, multiply, toeplitz_band
+from scalespaces.functional._fast._choice import blurs_by_matrices, is_known
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._sampling import sample
+from scalespaces.space._grid import Grid, make_grid, remembered
 from scalespaces.space._numbers import as_integer, count, floor
-from scalespaces.space._space import ScaleSpace
+from scalespaces.space._space import ScaleSpace, place
+from scalespaces.space._window import window_of
 from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance, expansion
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._kernels import get_kernel
@@ -261,7 +265,7 @@ def most_levels(size: tuple[int, ...], base: Base, first_level: int = 0) -> int:
 def warn_of_single_samples(image: Tensor, plan: LiftPlan) -> None:
     """Say it when coarse levels have a single sample left; symbolic sizes (torch.export) have no number."""
     size = tuple(image.shape[2:])
-    if torch.compiler.is_compiling() or not all(map(_is_static, size)):
+    if torch.compiler.is_compiling() or not all(map(is_known, size)):
         return
     most = most_levels(size, plan.base, plan.first_level)
     if len(plan.steps) > most:
@@ -275,7 +279,12 @@ def warn_of_single_samples(image: Tensor, plan: LiftPlan) -> None:
 
 def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> ScaleSpace:
     """Lift by a plan, with its kernels as tensors."""
-    return ScaleSpace(_levels(image, plan, taps), plan.base, plan.steps, first_level=plan.first_level)
+    return place(_levels(image, plan, taps), _lifted_grid(plan, image.ndim))
+
+
+@remembered
+def _lifted_grid(plan: LiftPlan, ndim: int) -> Grid:
+    return make_grid(len(plan.steps), ndim, plan.base, plan.steps, first_level=plan.first_level)
 
 
 def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -314,8 +323,7 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
     taps = at_least(taps, x, _exact_taps, stage)
     if taps.ndim > 1:
         return blur_by_convolution(x, taps, stage, plan.padding_mode, range(2, x.ndim))
-    # On the meta device operations are merely counted: the taps, then, and not the zeros that make them a matrix.
-    if not x.is_meta and all(map(_is_static, x.shape[2:])):
+    if blurs_by_matrices(x):
         bands = [toeplitz_band(taps, n, int(stage.ratio), stage.spacing) for n in x.shape[2:]]
         return multiply(x, bands, plan.padding_mode)
     for axis in range(2, x.ndim):
@@ -328,35 +336,16 @@ def _exact_taps(stage: Stage) -> tuple[Tensor]:
     return (torch.as_tensor(stage.taps),)
 
 
-def _is_static(size: Any) -> bool:
-    """Whether a size is known, so that blocks can be cut; torch.compile shows no difference, but it may add guards."""
-    return isinstance(size, int) and not (torch.compiler.is_dynamo_compiling() and _is_exporting())
-
-
-_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # torch 2.6 has none, and fixes sizes in any case
-
-
 def blur_by_convolution(
     x: Tensor, taps: Tensor, stage: Stage, padding_mode: PaddingMode, axes: Sequence[int]
 ) -> Tensor:
     """Depthwise correlation with taps along some axes, read at every ``ratio``-th sample: slow, but for any size."""
-
-    def per_axis(value: Any, other: Any) -> list:
-        return [value if axis in axes else other for axis in range(2, x.ndim)]
-
+    along = [axis in axes for axis in range(2, x.ndim)]
     shape = iter(taps.shape)
-    size = [next(shape) if axis in axes else 1 for axis in range(2, x.ndim)]
+    size = tuple(next(shape) if here else 1 for here in along)
+    window = window_of(size, [int(stage.ratio) if here else 1 for here in along], "same")
     weight = taps.reshape(1, 1, *size).expand(x.shape[1], 1, *size)
-    return correlate(
-        x,
-        weight,
-        spacing=stage.spacing,
-        stride=per_axis(stage.ratio, 1),
-        padding=[(n // 2, n // 2) for n in size],
-        dilation=per_axis(1, 1),
-        groups=x.shape[1],
-        padding_mode=padding_mode,
-    )
+    return correlate(x, weight, window=window, spacing=stage.spacing, groups=x.shape[1], padding_mode=padding_mode)
 
 
 def _fractional_band(x: Tensor, n: int, plan: LiftPlan, stage: Stage) -> Band:

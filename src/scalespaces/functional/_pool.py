@@ -12,17 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces._torch import constant, full_precision, is_transformed, sent
+from scalespaces._torch import constant, full_precision
+from scalespaces.functional._constants import sent
 from scalespaces.functional._correlate import correlate
+from scalespaces.functional._fast._blocks import AVG_POOL, average_blocks
+from scalespaces.functional._fast._choice import averages_blocks
 from scalespaces.functional._resample import resample
-from scalespaces.functional._sampling import pad
-from scalespaces.functional._windows import Window
+from scalespaces.functional._sampling import lead, pad
 from scalespaces.space._numbers import as_integer, per_axis
 from scalespaces.space._space import ScaleSpace, check_grid, check_space
+from scalespaces.space._window import Window, window_of
 from scalespaces.theory._arguments import check_choice
 from scalespaces.theory._padding import PaddingMode
 
-_AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's
 GLOBAL_MODES = ("mean", "max")
@@ -110,60 +112,31 @@ def _pool(
     mode: PaddingMode = "zeros",
     value: float = 0.0,
 ) -> ScaleSpace:
-    check_choice("window", window, WINDOWS)
+    dilated = check_choice("window", window, WINDOWS) == "dilated"
     if x.dims == 0:
         raise ValueError(f"windows need spatial axes, got levels of shapes {x.shapes}")
-    view = Window.of(size, size if stride is None else stride, padding, (1,) * x.dims, x.causal)
+    view = window_of(size, size if stride is None else stride, padding, causal=x.causal)
     levels = []
     for index, level in enumerate(x.levels):
-        apart = x.spacing(index) if window == "dilated" else 1.0
-        view.check(level, apart, index + x.first_level)
+        apart = x.grid.spacings()[index] if dilated else 1.0
+        view.check(level.shape[2:], apart, index + x.first_level)
         with full_precision(level):
-            levels.append(reduce(*view.lead(level, apart, mode, value), apart))
-    return view.move(x, tuple(levels), dilated=window == "dilated")
+            levels.append(reduce(*lead(view, level, apart, mode, value), apart))
+    return x.on(levels, x.grid.slide(view, dilated=dilated))
 
 
 def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
-    if as_integer(apart) == 1:
-        padding = tuple(p for p, _ in window.padding)
-        if window.size == window.stride and not any(padding) and not is_transformed():
-            return _AverageOfBlocks.apply(f, window.size)
-        return _AVG_POOL[len(window.size)](f, window.size, window.stride, padding)
-    return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
-
-
-class _AverageOfBlocks(torch.autograd.Function):
-    """Average pooling of windows that do not overlap; its gradient needs no more than the size of what came."""
-
-    @staticmethod
-    def forward(ctx: Any, f: Tensor, size: tuple[int, ...]) -> Tensor:
-        ctx.size, ctx.shape = size, f.shape[2:]
-        return _AVG_POOL[len(size)](f, size)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
-        g = gradients[0] / math.prod(ctx.size)
-        if all(n & (n - 1) == 0 for n in ctx.size):  # or else its float32 picks neighbors
-            g = F.interpolate(g, scale_factor=[float(n) for n in ctx.size], mode="nearest")
-        else:
-            for axis, n in enumerate(ctx.size, 2):
-                g = g.repeat_interleave(n, axis)
-        spare = [amount for n, m in zip(g.shape[:1:-1], ctx.shape[::-1], strict=True) for amount in (0, m - n)]
-        return F.pad(g, spare) if any(spare) else g, None
+    if as_integer(apart) != 1:
+        return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
+    if averages_blocks(window):
+        return average_blocks(f, window.size)
+    return AVG_POOL[len(window.size)](f, window.size, window.stride, tuple(p for p, _ in window.padding))
 
 
 def _weigh(f: Tensor, taps: Tensor, window: Window, apart: Any, padding_mode: PaddingMode = "zeros") -> Tensor:
     channels = f.shape[1]
-    return correlate(
-        f,
-        taps.expand(channels, 1, *window.size),
-        spacing=apart,
-        stride=window.stride,
-        padding=window.padding,
-        dilation=window.dilation,
-        groups=channels,
-        padding_mode=padding_mode,
-    )
+    weight = taps.expand(channels, 1, *window.size)
+    return correlate(f, weight, window=window, spacing=apart, groups=channels, padding_mode=padding_mode)
 
 
 def _largest(f: Tensor, window: Window, apart: Any) -> Tensor:

@@ -71,7 +71,7 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
             raise ValueError(f"size is one positive number for each of {x.dims} axes, got {size}")
     steps = [to / now for to, now in zip(unit, x.unit, strict=True)]
     levels = tuple(read_level(x, k, steps, origin, size) for k in range(x.num_levels))
-    return x.replace(levels, steps=(1.0,) * x.num_levels, origins=(tuple(origin),) * x.num_levels, unit=unit)
+    return x.on(levels, x.grid.align(unit, origin))
 
 
 def feature_pyramid(x: ScaleSpace) -> dict[str, Tensor]:
@@ -108,8 +108,7 @@ def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
     zoom = expansion(x.base, n)
     if isinstance(zoom, np.ndarray):
         return _shift_lattice(x, n, zoom)
-    levels = tuple(_read_shifted(x, index, n, zoom) for index in range(kept))
-    return x.replace(levels, steps=x.steps[:kept], origins=x.origins[:kept])
+    return x.on([_read_shifted(x, index, n, zoom) for index in range(kept)], x.grid.keep(kept))
 
 
 def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
@@ -133,7 +132,7 @@ def _shift_lattice(x: ScaleSpace, n: int, zoom: NDArray) -> ScaleSpace:
         out, low = subsample(level, zoom, zoom @ np.array(here) - np.array(there))
         levels.append(out)
         origins.append(tuple((np.array(here) + low).tolist()))
-    return x.replace(tuple(levels), steps=x.steps[: len(levels)], origins=tuple(origins))
+    return x.on(levels, x.grid.keep(len(levels)).replace(origins=tuple(origins)))
 
 
 def subsample(image: Tensor, matrix: NDArray, offset: NDArray) -> tuple[Tensor, NDArray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalespaces._torch import constant, is_transformed
-from scalespaces.functional._fast._finer import Finer, make_finer
+from scalespaces._torch import constant
+from scalespaces.functional._fast._choice import interpolates_by_matrices, interpolates_by_slices
+from scalespaces.functional._fast._finer import Finer, make_finer, multiply_finer
 from scalespaces.space._numbers import as_integer, floor
+from scalespaces.space._window import Window
 from scalespaces.theory._padding import PaddingMode
 
 Corners = tuple[tuple[Tensor, Tensor], ...]
@@ -58,6 +61,25 @@ def pad(x: Tensor, amounts: Sequence[tuple[int, int]], mode: PaddingMode = "zero
     return x
 
 
+def lead(
+    window: Window, level: Tensor, spacing: float, mode: PaddingMode = "zeros", value: float = 0.0
+) -> tuple[Tensor, Window]:
+    """Put the padding of a causal window in front of the level; return both, the window with none left.
+
+    What the stride would leave over at the end is cut off in front, behind the padding: no sample is lost.
+    """
+    if not window.causal:
+        return level, window
+    apart, (before, _) = int(spacing), window.padding[0]
+    level = pad(level, [(before * apart, 0)], mode, value)
+    if window.stride[0] > 1:
+        n, span = level.shape[-1], window.dilation[0] * (window.size[0] - 1) * apart
+        used = (n - 1 - span) // window.stride[0] * window.stride[0] + span + 1
+        # Not a slice, nor the remainder to cut off: torch.export keeps this length symbolic.
+        level = take(level, 2, torch.arange(n - used, n, device=level.device))
+    return level, replace(window, padding=((0, 0),))
+
+
 def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing: float = 1.0) -> Tensor:
     r"""Linear interpolation along an axis, at ``offset + ratio * i`` for ``i < size``.
 
@@ -70,8 +92,9 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
     if whole == 1 and offset == 0 and size == n:
         return x
     factor = as_integer(1 / ratio)
-    if factor and factor > 1 and step == 1 and isinstance(n, int) and isinstance(size, int) and not is_transformed():
-        return make_finer(x, Finer(axis, factor, offset, n, size))
+    if factor and factor > 1 and step == 1 and interpolates_by_slices(n, size):
+        plan = Finer(axis, factor, offset, n, size)
+        return multiply_finer(x, plan) if interpolates_by_matrices(n, size) else make_finer(x, plan)
     start = offset if step == 1 else step * floor(offset / step)
     fraction = (offset - start) / step
     first = as_integer(start)

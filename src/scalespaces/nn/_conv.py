@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from scalespaces.functional import scale_conv
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.functional._windows import Window
 from scalespaces.nn import init
 from scalespaces.space import ScaleSpace
-from scalespaces.space._numbers import as_plain, per_axis
+from scalespaces.space._numbers import as_plain
 from scalespaces.space._space import check_space
+from scalespaces.space._window import window_of
 from scalespaces.theory._arguments import check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
 
@@ -47,7 +47,7 @@ class _ScaleConv(nn.Module):
             raise ValueError(
                 f"channels are divisible by groups, got {in_channels} in, {out_channels} out, {groups} groups"
             )
-        Window.of(size[1:], stride, padding, per_axis(dilation, self.dims, "dilation"))
+        window_of(size[1:], stride, padding, dilation)
         check_scale_padding(scale_padding, size[0], size[0])
         self.in_channels, self.out_channels, self.kernel_size, self.groups = in_channels, out_channels, size, groups
         self.stride, self.padding, self.dilation = as_plain(stride), as_plain(padding), as_plain(dilation)

@@ -20,6 +20,7 @@ from scalespaces.semigroups._p4 import Group, matrices, order, products
 from scalespaces.semigroups._semigroup import Lifted, Semigroup, rounded
 from scalespaces.space._numbers import per_axis
 from scalespaces.space._space import ScaleSpace
+from scalespaces.space._window import window_of
 from scalespaces.theory import ScaleTranslation, anisotropic_gaussian, blur_covariance
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
@@ -437,18 +438,10 @@ class AffineContractions(Semigroup[ScaleTranslation]):
         return (torch.as_tensor(anisotropic_gaussian(covariance, truncation=self.truncation)),)
 
     def _blur(self, taps: Tensor, f: Tensor) -> Tensor:
-        dims = f.ndim - 2
         weight = taps.to(f).expand(f.shape[1], 1, *taps.shape)
         with full_precision(f):
-            return correlate(
-                f,
-                weight,
-                stride=(1,) * dims,
-                padding=[(n // 2, n // 2) for n in taps.shape],
-                dilation=(1,) * dims,
-                groups=f.shape[1],
-                padding_mode=self.padding_mode,
-            )
+            window = window_of(taps.shape, padding="same")
+            return correlate(f, weight, window=window, groups=f.shape[1], padding_mode=self.padding_mode)
 
     def _check(self, f: Tensor) -> None:
         if f.ndim - 2 != self._elements[0].z.size:

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalespaces._torch import at_least, constant, full_precision
+from scalespaces._torch import constant, full_precision
+from scalespaces.functional._constants import at_least
 from scalespaces.functional._correlate import correlate
-from scalespaces.functional._windows import Window
+from scalespaces.functional._sampling import lead
 from scalespaces.space._space import ScaleSpace
+from scalespaces.space._window import window_of
 from scalespaces.theory import blur_variance, causal_kernel
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
@@ -83,22 +85,14 @@ def apply_causal_lift(
     dense = check_choice("sampling", sampling, CAUSAL_SAMPLINGS) == "dense"
     check_causal_padding(padding_mode)
     c, channels = int(check_causal_base(base)), signal.shape[1]
-    window = Window.of(taps.shape, 1 if dense else c, "same", (1,), causal=True)
+    window = window_of(taps.shape, 1 if dense else c, "same", causal=True)
     levels, real = [signal], torch.promote_types(signal.dtype, torch.float32)  # half precision is for storage
     with full_precision(signal):
         weight = at_least(taps, signal.to(real), causal_taps, base, zero_scale, stages).expand(channels, 1, -1)
         for k in range(check_integer("num_levels", num_levels, 1) - 1):
             apart = c**k if dense else 1
-            level, view = window.lead(levels[-1].to(real), apart, padding_mode)
-            out = correlate(
-                level,
-                weight,
-                spacing=apart,
-                stride=view.stride,
-                padding=view.padding,
-                dilation=view.dilation,
-                groups=channels,
-            )
+            level, view = lead(window, levels[-1].to(real), apart, padding_mode)
+            out = correlate(level, weight, window=view, spacing=apart, groups=channels)
             levels.append(out.to(signal.dtype))
     steps = tuple(1.0 if dense else float(c**k) for k in range(num_levels))
     return ScaleSpace(tuple(levels), float(c), steps, causal=True)

@@ -17,9 +17,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils import _pytree
 
-from scalespaces._torch import constant
+from scalespaces._torch import constant, register_pytree
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.functional._sampling import take
 from scalespaces.theory import cotangent_laplacian, graph_laplacian
@@ -404,25 +403,9 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
 _LEAVES = ("edges", "weights", "means", "mass", "rowsums")
 
 
-def _flatten(graph: Graph) -> tuple[list[Any], float]:
-    return [getattr(graph, name) for name in _LEAVES], graph.bound
-
-
-def _flatten_with_keys(graph: Graph) -> tuple[list[Any], float]:
-    leaves, bound = _flatten(graph)
-    return [(_pytree.GetAttrKey(name), leaf) for name, leaf in zip(_LEAVES, leaves, strict=True)], bound
-
-
-def _unflatten(leaves: Any, bound: float) -> Graph:
-    return Graph(**dict(zip(_LEAVES, leaves, strict=True)), bound=bound)
-
-
-_pytree.register_pytree_node(
+register_pytree(
     Graph,
-    _flatten,
-    _unflatten,
-    serialized_type_name="scalespaces.Graph",
-    to_dumpable_context=float,
-    from_dumpable_context=float,
-    flatten_with_keys_fn=_flatten_with_keys,
+    lambda graph: ([getattr(graph, name) for name in _LEAVES], graph.bound),
+    lambda leaves, bound: Graph(**dict(zip(_LEAVES, leaves, strict=True)), bound=bound),
+    _LEAVES,
 )

@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from scalespaces._torch import known_equal
+
 
 class PerLevel:
     """One number for each level: what ``x.shape[2]`` is when the levels of ``x`` differ in size.
@@ -179,7 +181,7 @@ class Shape(tuple):
 def collapse(values: Sequence[Any]) -> Any:
     """The number that all levels share, or else a number of each level."""
     first = values[0]
-    return first if all(_same(value, first) for value in values[1:]) else PerLevel(values)
+    return first if all(known_equal(value, first) for value in values[1:]) else PerLevel(values)
 
 
 def per_level_shape(shapes: Sequence[Sequence[Any]]) -> Any:
@@ -191,14 +193,6 @@ def per_level_shape(shapes: Sequence[Sequence[Any]]) -> Any:
 def at_level(value: Any, index: int) -> Any:
     """A number as level ``index`` sees it."""
     return value.values[index] if isinstance(value, PerLevel) else value
-
-
-def _same(a: Any, b: Any) -> bool:
-    if not (hasattr(a, "node") or hasattr(b, "node")):
-        return a == b
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return a is b or bool(statically_known_true(a == b))  # a plain comparison would become a condition of the export
 
 
 def _first(*values: Any) -> PerLevel | None:

@@ -1,0 +1,97 @@
+"""torch's normalizations, linear layers and factories on scale-spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from scalespaces.foreign._register import each, instead_of, name_of
+from scalespaces.functional import scale_batch_norm
+from scalespaces.space._levelwise import apply
+from scalespaces.space._space import ScaleSpace, check_space
+
+
+@instead_of("batch_norm")
+def _batch_norm(
+    func: Callable,
+    input: Any,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> ScaleSpace:
+    _check_channels(input, func, [0, 1])
+    return scale_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+@instead_of("instance_norm")
+def _instance_norm(
+    func: Callable,
+    input: Any,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> ScaleSpace:
+    _check_channels(input, func, [0, 1])
+    if use_input_stats and running_mean is not None:
+        raise ValueError(
+            "instance_norm would update its running statistics at every level; turn track_running_stats off"
+        )
+    return apply(func, (input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps), {})
+
+
+@instead_of("group_norm")
+def _group_norm(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
+    _check_channels(input, func, [0, 1])
+    return apply(func, (input, *args), kwargs)
+
+
+@instead_of("layer_norm", "rms_norm")
+def _layer_norm(func: Callable, input: Any, normalized_shape: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
+    _check_channels(input, func, range(-len(normalized_shape), 0))
+    return apply(func, (input, normalized_shape, *args), kwargs)
+
+
+@instead_of("linear")
+def _linear(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
+    _check_channels(input, func, [-1])
+    return apply(func, (input, *args), kwargs)
+
+
+@instead_of("matmul", "mm", "bmm", "__matmul__")
+def _matmul(func: Callable, input: Any, other: Any, **kwargs: Any) -> ScaleSpace:
+    if isinstance(input, ScaleSpace):
+        _check_channels(input, func, [-1])
+    if isinstance(other, ScaleSpace):
+        _check_channels(other, func, [-2] if other.ndim > 1 else [-1])
+    return apply(func, (input, other), kwargs)
+
+
+def _check_channels(x: Any, func: Callable, axes: Sequence[int]) -> None:
+    """Refuse functions whose parameters belong to axes that are those of space."""
+    taken = [a for a in x.axes if a in [b % x.ndim for b in axes]] if isinstance(x, ScaleSpace) else []
+    if any(shape[a] != 1 for shape in x.shapes for a in taken):
+        raise ValueError(
+            f"{name_of(func)} takes axes {[a % x.ndim for a in axes]} of levels of shapes {x.shapes} for channels, but "
+            f"space is at {x.axes}: its weights would belong to positions of one size; permute the channels there first"
+        )
+
+
+@instead_of("expand", "new_zeros", "new_ones", "new_full", "new_empty")
+def _fresh(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
+    """Sizes that are given need be those of no grid."""
+    x = check_space(input)
+    levels = each(func, x, *args, **kwargs)
+    same = x.dims and x.ndim == levels[0].ndim
+    if same and all(tuple(new.shape[a] for a in x.axes) == x.sizes(k) for k, new in enumerate(levels)):
+        return x.on(levels)
+    return x.on(levels, x.grid.flatten())

@@ -1,0 +1,232 @@
+"""torch's convolutions and poolings on scale-spaces.
+
+Each runs level by level, with taps :math:`c^k` apart at level k as those of
+:func:`~scalespaces.functional.scale_conv`, and moves the grid. Where taps are one sample apart (every level of a
+pyramid, and level 0 of any sampling) it is the torch function itself that runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from scalespaces.foreign._register import as_tuple, dims_of, each, instead_of, name_of, on_grid
+from scalespaces.foreign._upsample import check_upsampling, lattices_of, transpose_spread
+from scalespaces.functional import scale_conv
+from scalespaces.functional._correlate import correlate
+from scalespaces.functional._sampling import pad
+from scalespaces.space._numbers import as_integer, count
+from scalespaces.space._per_level import PerLevel, at_level
+from scalespaces.space._space import ScaleSpace, check_space
+from scalespaces.space._window import Window
+
+
+@instead_of("conv1d", "conv2d", "conv3d")
+def _conv(
+    func: Callable,
+    input: Any,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> ScaleSpace:
+    dims = dims_of(func)
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"{name_of(func)} needs one filter for all levels, got a {type(weight).__name__} as the weight")
+    stride, dilation = as_tuple(stride, dims), as_tuple(dilation, dims)
+    padding = padding if isinstance(padding, str) else as_tuple(padding, dims)
+    lost = isinstance(input, ScaleSpace) and not input.dims and input.ndim == dims + 2
+    x = input if lost else on_grid(input, func, dims)
+    if padding == "same" and any(s != 1 for s in stride):
+        raise ValueError(f'padding="same" takes no strides, got {stride}')
+    return scale_conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+@instead_of("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _conv_transpose(
+    func: Callable,
+    input: Any,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> ScaleSpace:
+    dims = dims_of(func)
+    x = on_grid(input, func, dims)
+    stride, padding, dilation = as_tuple(stride, dims), as_tuple(padding, dims), as_tuple(dilation, dims)
+    output_padding = as_tuple(output_padding, dims)
+    check_upsampling(x, func)
+
+    def plain(level: Tensor, k: int = -x.first_level) -> Tensor:
+        extra = tuple(at_level(p, k) for p in output_padding)
+        return func(level, weight, bias, stride, padding, extra, groups, dilation)
+
+    zero = plain(x.level(0))
+    levels = []
+    for k, level in enumerate(x.levels):
+        if as_integer(x.spacing(k)) == 1:
+            levels.append(zero if k == -x.first_level else plain(level, k))
+        else:
+            size = [count(n, x.steps[k]) for n in zero.shape[2:]]
+            levels.append(transpose_spread(level, *lattices_of(x, k), stride, plain, size))
+    shift = [-(d * (n - 1) / 2 - p) / s for n, d, p, s in zip(weight.shape[2:], dilation, padding, stride, strict=True)]
+    return x.on(levels, x.grid.refine([float(s) for s in stride], shift))
+
+
+def _covers(x: ScaleSpace, size: tuple, padding: tuple, dilation: tuple) -> bool:
+    """Whether the window is all of space at every level."""
+    if any(padding) or any(d != 1 for d in dilation):
+        return False
+    return all(at_level(s, k) == n for k in range(x.num_levels) for s, n in zip(size, x.sizes(k), strict=True))
+
+
+def _slide(
+    x: ScaleSpace,
+    window: Window,
+    plain: Callable[[Tensor], Tensor],
+    spread: Callable[[Tensor, Any], Tensor],
+    ceil_mode: bool,
+) -> ScaleSpace:
+    levels = []
+    for k, level in enumerate(x.levels):
+        spacing = x.spacing(k)
+        if not ceil_mode:
+            window.check(level.shape[2:], spacing, k + x.first_level)
+        levels.append(plain(level) if as_integer(spacing) == 1 else spread(level, spacing))
+    return x.on(levels, x.grid.slide(window))
+
+
+def _pad_for(window: Window, level: Tensor, spacing: Any, ceil_mode: bool) -> list[tuple[int, int]]:
+    """The samples that padding, and windows that hang out at the end, need on each side."""
+    whole = as_integer(spacing)
+    if whole is None:
+        raise ValueError(f"this pooling needs taps on samples, got {spacing} samples between them; use a pyramid")
+    amounts = []
+    for n, size, stride, (before, after), d in zip(
+        level.shape[2:], window.size, window.stride, window.padding, window.dilation, strict=True
+    ):
+        span, length = d * whole * (size - 1) + 1, n + (before + after) * whole
+        extra = 0
+        if ceil_mode:
+            out = -((span - length) // stride) + 1
+            if (out - 1) * stride >= n + before * whole:
+                out -= 1
+            extra = max((out - 1) * stride + span - length, 0)
+        amounts.append((before * whole, after * whole + extra))
+    return amounts
+
+
+def _pool_window(func: Callable, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> tuple:
+    dims = dims_of(func)
+    size = as_tuple(kernel_size, dims)
+    stride = size if stride is None or stride in ((), []) else as_tuple(stride, dims)
+    return size, stride, as_tuple(padding, dims), as_tuple(dilation, dims)
+
+
+def _window(x: ScaleSpace, size: tuple, stride: tuple, padding: tuple, dilation: tuple) -> Window:
+    if any(isinstance(n, PerLevel) for n in (*size, *stride, *padding)):
+        raise ValueError(
+            f"a window has one size for all levels unless it is all of space, got {size} of {x.shapes}, stride "
+            f"{stride}, padding {padding}; use adaptive pooling"
+        )
+    return Window(size, stride, tuple((p, p) for p in padding), dilation)
+
+
+@instead_of("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool(
+    func: Callable,
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> ScaleSpace:
+    x = on_grid(input, func, dims_of(func))
+    if return_indices:
+        raise TypeError(f"{name_of(func)} with return_indices=True has no place for grids; use F.interpolate to unpool")
+    arguments = _pool_window(func, kernel_size, stride, padding, dilation)
+    if _covers(x, arguments[0], *arguments[2:]):
+        return x.on(each(func, x, arguments[0]), x.grid.average([True] * x.dims))
+    window = _window(x, *arguments)
+
+    def plain(level: Tensor) -> Tensor:
+        return func(level, *arguments, ceil_mode=ceil_mode)
+
+    def spread(level: Tensor, spacing: Any) -> Tensor:
+        amounts = _pad_for(window, level, spacing, ceil_mode)
+        apart = tuple(d * (as_integer(spacing) or 1) for d in window.dilation)
+        return func(pad(level, amounts, value=-math.inf), window.size, window.stride, 0, apart)
+
+    return _slide(x, window, plain, spread, ceil_mode)
+
+
+@instead_of("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
+    func: Callable,
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> ScaleSpace:
+    x = on_grid(input, func, dims_of(func))
+    arguments = _pool_window(func, kernel_size, stride, padding, 1)
+    more = {} if divisor_override is None else {"divisor_override": divisor_override}
+    if _covers(x, arguments[0], *arguments[2:]):
+        return x.on(each(func, x, arguments[0], **more), x.grid.average([True] * x.dims))
+    window = _window(x, *arguments)
+
+    def plain(level: Tensor) -> Tensor:
+        return func(level, *arguments[:3], ceil_mode=ceil_mode, count_include_pad=count_include_pad, **more)
+
+    def total(f: Tensor, spacing: Any, view: Window) -> Tensor:
+        ones = f.new_ones(f.shape[1], 1, *window.size)
+        return correlate(f, ones, window=view, spacing=spacing, groups=f.shape[1])
+
+    unpadded = replace(window, padding=((0, 0),) * x.dims)
+
+    def spread(level: Tensor, spacing: Any) -> Tensor:
+        if not ceil_mode and (count_include_pad or not any(arguments[2])):
+            return total(level, spacing, window) / (divisor_override or math.prod(window.size))
+        amounts = _pad_for(window, level, spacing, ceil_mode)
+        sums = total(pad(level, amounts), spacing, unpadded)
+        if divisor_override is not None:
+            return sums / divisor_override
+        counted = level.new_ones(1, 1, *level.shape[2:])
+        if count_include_pad:  # but not what hangs out
+            whole = as_integer(spacing) or 1
+            inner = [(before * whole, after * whole) for before, after in window.padding]
+            counted = pad(counted, inner, value=1.0)
+            amounts = [(0, all_after - after) for (_, all_after), (_, after) in zip(amounts, inner, strict=True)]
+        return sums / total(pad(counted, amounts), spacing, unpadded)
+
+    return _slide(x, window, plain, spread, ceil_mode)
+
+
+@instead_of(*(f"adaptive_{kind}_pool{d}d" for kind in ("avg", "max") for d in (1, 2, 3)))
+def _adaptive_pool(func: Callable, input: Any, output_size: Any, return_indices: bool = False) -> ScaleSpace:
+    dims = dims_of(func)
+    if return_indices:
+        raise TypeError(f"{name_of(func)} with return_indices=True has no place for grids")
+    x = check_space(input)
+    size = as_tuple(output_size, dims)
+    if x.dims:
+        on_grid(x, func, dims)
+    levels = each(func, x, size)
+    if x.dims and all(n is None or (isinstance(n, int) and n == 1) for n in size):
+        return x.on(levels, x.grid.average([n == 1 for n in size]))
+    unchanged = x.dims and all(new.shape == old.shape for new, old in zip(levels, x.levels, strict=True))
+    return x.on(levels) if unchanged else x.on(levels, x.grid.flatten())  # windows are parts of the image

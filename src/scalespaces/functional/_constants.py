@@ -1,0 +1,35 @@
+"""Tensors made of plain numbers: computed once, and sent to a device once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from scalespaces._torch import is_transformed
+
+
+def sent(make: Callable[..., tuple], arguments: tuple, like: Tensor) -> tuple:
+    """What a function of plain numbers makes, first of all a tensor, which is sent to a device only once."""
+    if is_transformed() or type(like) not in (Tensor, Parameter):  # which may be of a kind that does not last
+        tensor, *others = make(*arguments)
+        return tensor.to(like), *others
+    return _sent(make, arguments, like.device, like.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _sent(make: Callable[..., tuple], arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
+    with torch.inference_mode(False):
+        tensor, *others = make(*arguments)
+        return tensor.to(device, dtype), *others
+
+
+def at_least(taps: Tensor, like: Tensor, make: Callable[..., tuple], *arguments: Any) -> Tensor:
+    """Taps in the precision of a tensor: made anew where a module keeps them in a lower one."""
+    if taps.dtype.itemsize < like.dtype.itemsize and not taps.is_meta:
+        return sent(make, arguments, like)[0]
+    return taps.to(like)

@@ -1,0 +1,81 @@
+"""Which fast path runs, by device and size: the one place to change that.
+
+Each fast path computes what the plain formula next to its call computes. Compilers and transforms (vmap, forward-mode
+gradients) get the plain formula: they fuse or differentiate it themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalespaces._torch import is_exporting, is_transformed
+
+_MANY_CHANNELS, _SMALL_MAP = 16, 64 * 64
+_SMALL_MATRIX = 32 * 32
+_WORTH_FOLDING = {"cpu": 2**27}  # multiplications that folding must save, or else its many small calls cost more
+
+
+def folding_pays(saved_multiplications: int, device: torch.device) -> bool:
+    """Whether a coarse level meets the filter on its own grid, by :mod:`._fold`.
+
+    Folding trades multiplications for several small calls. That pays for large maps on a CPU; on other devices, where
+    a call costs its launch, it was never measured and is not used.
+    """
+    least = _WORTH_FOLDING.get(device.type)
+    return least is not None and saved_multiplications >= least
+
+
+def can_fold() -> bool:
+    """Whether folding may be considered at all."""
+    return not is_transformed()
+
+
+def interpolates_by_slices(*sizes: Any) -> bool:
+    """Whether whole-number upsampling runs phase by phase on slices, by :mod:`._finer`, instead of by gathers."""
+    return all(isinstance(n, int) for n in sizes) and not is_transformed()
+
+
+def blurs_by_matrices(x: Tensor) -> bool:
+    """Whether a blur is a product with banded matrices, by :mod:`._banded`; they need known sizes.
+
+    On the meta device operations are merely counted: there the taps count, and not the zeros that make them a matrix.
+    """
+    return not x.is_meta and all(map(is_known, x.shape[2:]))
+
+
+def is_known(size: Any) -> bool:
+    """Whether a size is a number; torch.compile shows no difference to a symbol, but it may add guards."""
+    return isinstance(size, int) and not (torch.compiler.is_dynamo_compiling() and is_exporting())
+
+
+def averages_blocks(window: Any) -> bool:
+    """Whether average pooling drops its input before the backward pass, by :mod:`._blocks`."""
+    return window.size == window.stride and not any(map(any, window.padding)) and not is_transformed()
+
+
+def normalizes_natively(levels: Sequence[Tensor]) -> bool:
+    """Whether batch normalization runs in PyTorch's own kernels, by :mod:`._batch_norm`."""
+    known = levels[0].device.type in ("cpu", "cuda", "meta") and len({level.dtype for level in levels}) == 1
+    return known and not is_transformed()
+
+
+def runs_channels_last(f: Tensor, groups: int) -> bool:
+    """Whether a convolution stores the channels of this map next to each other, whatever the layout it came in.
+
+    A CPU takes up to six times as long for small maps of many channels in PyTorch's default layout. Only without
+    gradients: the bits of a training do not depend on it. The choice depends on the map's own size alone, so
+    equal maps at different levels still give equal bits.
+    """
+    if torch.is_grad_enabled() or f.device.type != "cpu" or f.ndim != 4 or groups != 1 or f.dtype != torch.float32:
+        return False
+    batch, channels, height, width = f.shape
+    return channels >= _MANY_CHANNELS and batch * height * width <= _SMALL_MAP and not is_transformed()
+
+
+def interpolates_by_matrices(samples: Any, size: Any) -> bool:
+    """Whether an axis is interpolated by one product with a matrix: for short axes, where slices are mostly calls."""
+    return interpolates_by_slices(samples, size) and samples * size <= _SMALL_MATRIX

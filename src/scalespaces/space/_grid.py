@@ -1,0 +1,283 @@
+"""Where the samples of the levels lie: one value that layers read and move."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+
+from scalespaces.space._numbers import as_integer
+from scalespaces.theory._causal import check_causal_base
+from scalespaces.theory._scale import Base, check_base, power
+
+if TYPE_CHECKING:
+    from scalespaces.space._window import Window
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def remembered(function: Callable[P, T]) -> Callable[P, T]:
+    """Compute a function of grids and plain numbers once; torch.compile traces it, since it sees through no cache."""
+    cached = functools.lru_cache(maxsize=1024)(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs) if torch.compiler.is_compiling() else cached(*args, **kwargs)  # type: ignore[reportReturnType]
+
+    return call
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    r"""Where the samples of each level lie.
+
+    Sample :math:`i` of level :math:`k` sits at ``origins[k] + steps[k] * i``. Positions are measured in samples of
+    level 0, from the point that scaling leaves fixed: the first pixel of the lifted image. In a ``causal`` grid that
+    point is the newest sample, which sits at 0 at every level. Sizes are not part of a grid: while torch exports or
+    compiles they are symbols.
+
+    Args:
+        base: the dilation :math:`c` between neighboring levels, or an expansion matrix.
+        steps: distance between samples of each level.
+        origins: position of each level's sample 0, one number per axis.
+        unit: pixels of the lifted image per sample of level 0, one number per axis; strides multiply it.
+        axes: which axes of the levels are those of space; none once space is flattened or pooled away.
+        first_level: the number of the first level; negative for levels finer than the image.
+        causal: the one axis is time, and layers only look back.
+
+    Example:
+        >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=2)
+        >>> x.grid.steps, scalespaces.functional.avg_pool(x, 2).grid.origins
+        ((1.0, 2.0), ((0.25, 0.25), (0.5, 0.5)))
+    """
+
+    base: Base
+    steps: tuple[float, ...]
+    origins: tuple[tuple[float, ...], ...]
+    unit: tuple[float, ...]
+    axes: tuple[int, ...]
+    first_level: int = 0
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.steps) != len(self.origins):
+            raise ValueError(f"each level needs a step and an origin, got {self.steps} and {self.origins}")
+        if not all(step > 0 for step in self.steps):
+            raise ValueError(f"steps are positive, got {self.steps}")
+        if len(set(self.axes)) != len(self.axes):
+            raise ValueError(f"axes of space differ from each other, got {self.axes}")
+        if any(len(numbers) != self.dims for numbers in (*self.origins, self.unit)):
+            raise ValueError(
+                f"origins and unit need one number for each of {self.dims} axes, got {self.origins}, {self.unit}"
+            )
+        if self.causal:
+            self._check_causal()
+
+    def _check_causal(self) -> None:
+        check_causal_base(self.base)
+        if self.dims > 1:
+            raise ValueError(f"the levels of a causal space are signals (B, C, time), got axes {self.axes} of space")
+        if any(map(any, self.origins)):
+            raise ValueError(f"every newest sample of a causal space sits at 0, got origins {self.origins}")
+        spacings = [self.spacing(index) for index in range(self.num_levels)]
+        if not all(spacing.is_integer() for spacing in spacings):
+            raise ValueError(
+                f"taps of a causal space lie on samples, got {spacings} samples between them; use steps that divide "
+                "the dilations of their levels"
+            )
+
+    def fields(self) -> tuple:
+        """All that there is to know, as plain numbers."""
+        return self.base, self.steps, self.origins, self.unit, self.axes, self.first_level, self.causal
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Grid) and self.fields() == other.fields())
+
+    def __hash__(self) -> int:
+        known = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash(self.fields())  # once: every layer looks up what it knows of a grid
+        return known
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_levels(self) -> int:
+        """How many levels there are."""
+        return len(self.steps)
+
+    @property
+    def dims(self) -> int:
+        """Number of spatial axes."""
+        return len(self.axes)
+
+    def expansion(self, index: int) -> Any:
+        r"""The dilation :math:`c^k` of a level; a matrix for a matrix base."""
+        return power(self.base, index + self.first_level)
+
+    def spacing(self, index: int) -> Any:
+        r"""Samples of a level between the taps of a filter, :math:`c^k / step_k`."""
+        return self.expansion(index) / self.steps[index]
+
+    def spacings(self) -> tuple[Any, ...]:
+        """The spacing of every level."""
+        return _spacings(self)
+
+    def is_plain(self, index: int) -> bool:
+        """Whether taps meet neighboring samples, as in a plain convolution."""
+        return as_integer(self.spacings()[index]) == 1
+
+    def leeway(self, index: int) -> float:
+        """By how many samples the sizes of two branches may differ: the borders of spread windows are wide."""
+        spacing = self.spacings()[index]
+        return 2 * spacing if isinstance(spacing, float) and spacing > 1 + 1e-9 else 0.0
+
+    def matches(self, other: Grid, strict: bool) -> bool:
+        """Whether samples of two grids that have the same index belong together.
+
+        A shift of all levels that grows with the scale, :math:`c^k d` at level k, commutes with scale and passes: a
+        3x3 filter and a 2x2 pooling of the same stride, in parallel, leave one of :math:`d = 1/4`. In ``strict`` mode
+        branches of a plain network, which may pad differently, are up to a tap apart.
+        """
+        shifts = [[p - q for p, q in zip(a, b, strict=True)] for a, b in zip(self.origins, other.origins, strict=True)]
+        matrix = isinstance(self.base, tuple)
+        for k, shift in enumerate(shifts):
+            first = [0.0 if matrix else d * self.expansion(k) / self.expansion(0) for d in shifts[0]]
+            if strict and not matrix:
+                first = [d if abs(d - e) <= self.expansion(k) else e for d, e in zip(shift, first, strict=True)]
+            pairs = [*zip(shift, first, strict=True), (self.steps[k], other.steps[k])]
+            pairs += zip(self.unit, other.unit, strict=True)
+            if any(abs(p - q) > 1e-6 * max(1.0, abs(p)) for p, q in pairs):
+                return False
+        return True
+
+    # --- moving ------------------------------------------------------------------------------------------------------
+
+    def replace(self, **changes: Any) -> Grid:
+        """The same grid but for some fields."""
+        return replace(self, **changes)
+
+    def keep(self, num_levels: int) -> Grid:
+        """The grid of the first levels."""
+        return self if num_levels == self.num_levels else _keep(self, num_levels)
+
+    def slide(self, window: Window, *, dilated: bool = True) -> Grid:
+        r"""The grid that a sliding window leaves.
+
+        Seen from its first tap, the window's center is ``shift`` taps in. The taps of level :math:`k` are :math:`c^k`
+        apart (one sample, for a window that is not ``dilated``): that is how far sample 0 moves. A stride then makes
+        the unit larger. Causal windows leave the newest sample where it is.
+        """
+        return _slide(self, window, dilated)
+
+    def refine(self, factor: Sequence[float], shift: Sequence[float]) -> Grid:
+        """A grid ``factor`` times finer, whose sample 0 lies ``shift`` taps of this one further on."""
+        return _refine(self, tuple(factor), tuple(shift))
+
+    def shift(self, offsets: Sequence[Sequence[float]]) -> Grid:
+        """The grid with each level's sample 0 moved by that many samples of the level, one number per axis."""
+        origins = tuple(
+            tuple(o + n * step for o, n in zip(origin, offset, strict=True))
+            for origin, offset, step in zip(self.origins, offsets, self.steps, strict=True)
+        )
+        return self.replace(origins=origins)
+
+    def permute(self, places: Sequence[int | None]) -> Grid:
+        """The grid with its axes of space at other places; None for an axis that is gone."""
+        return _permute(self, tuple(places))
+
+    def flatten(self) -> Grid:
+        """The grid without axes of space: samples belong to the image as a whole."""
+        return self.permute((None,) * self.dims)
+
+    def average(self, gone: Sequence[bool]) -> Grid:
+        """The grid with one sample left along the axes that are gone."""
+        origins = tuple(tuple(0.0 if g else o for g, o in zip(gone, origin, strict=True)) for origin in self.origins)
+        return self.replace(origins=origins, unit=tuple(1.0 if g else u for g, u in zip(gone, self.unit, strict=True)))
+
+    def align(self, unit: Sequence[float], origin: Sequence[float]) -> Grid:
+        """One grid for all levels."""
+        n = self.num_levels
+        return self.replace(steps=(1.0,) * n, origins=(tuple(origin),) * n, unit=tuple(unit))
+
+
+def make_grid(
+    num_levels: int,
+    ndim: int,
+    base: Base = 2.0,
+    steps: Sequence[float] = (),
+    origins: Sequence[Sequence[float]] = (),
+    unit: Sequence[float] = (),
+    first_level: int = 0,
+    causal: bool = False,
+    axes: Sequence[int] | None = None,
+) -> Grid:
+    """A grid for that many levels of ``ndim`` axes; what is left out is dense sampling of ``(B, C, *spatial)``."""
+    places = tuple(range(2, ndim)) if axes is None else tuple(axes)
+    if not all(0 <= a < ndim for a in places):
+        raise ValueError(f"axes are different ones of {ndim}, got {places}")
+    steps = tuple(float(step) for step in steps) or (1.0,) * num_levels
+    starts = tuple(tuple(float(o) for o in origin) for origin in origins) or ((0.0,) * len(places),) * num_levels
+    if not num_levels == len(steps) == len(starts):
+        raise ValueError(
+            f"each level needs a step and an origin, got {num_levels} levels, {len(steps)} steps and "
+            f"{len(starts)} origins"
+        )
+    pixels = tuple(float(u) for u in unit) or (1.0,) * len(places)
+    return Grid(check_base(base), steps, starts, pixels, places, first_level, causal)
+
+
+@remembered
+def _spacings(grid: Grid) -> tuple[Any, ...]:
+    return tuple(grid.spacing(index) for index in range(grid.num_levels))
+
+
+@remembered
+def _keep(grid: Grid, num_levels: int) -> Grid:
+    if not 0 < num_levels <= grid.num_levels:
+        raise ValueError(f"can keep 1 to {grid.num_levels} levels, got {num_levels}")
+    return grid.replace(steps=grid.steps[:num_levels], origins=grid.origins[:num_levels])
+
+
+@remembered
+def _slide(grid: Grid, window: Window, dilated: bool) -> Grid:
+    shift = [
+        0.0 if window.causal else d * (n - 1) / 2 - before
+        for n, d, (before, _) in zip(window.size, window.dilation, window.padding, strict=True)
+    ]
+    if not isinstance(grid.base, float) and len(set(window.stride)) > 1:
+        raise ValueError(f"a matrix base needs one stride for all axes, got {window.stride}")
+    origins = []
+    for index, origin in enumerate(grid.origins):
+        apart = grid.expansion(index) if dilated else grid.steps[index]
+        moved = apart @ np.array(shift) if isinstance(apart, np.ndarray) else [apart * s for s in shift]
+        origins.append(tuple(float(o + m) / s for o, m, s in zip(origin, moved, window.stride, strict=True)))
+    return grid.replace(
+        origins=tuple(origins), unit=tuple(u * s for u, s in zip(grid.unit, window.stride, strict=True))
+    )
+
+
+@remembered
+def _refine(grid: Grid, factor: tuple[float, ...], shift: tuple[float, ...]) -> Grid:
+    origins = tuple(
+        tuple((o + grid.expansion(k) * s) * f for o, s, f in zip(origin, shift, factor, strict=True))
+        for k, origin in enumerate(grid.origins)
+    )
+    return grid.replace(origins=origins, unit=tuple(u / f for u, f in zip(grid.unit, factor, strict=True)))
+
+
+@remembered
+def _permute(grid: Grid, places: tuple[int | None, ...]) -> Grid:
+    kept = [i for i, place in enumerate(places) if place is not None]
+    if isinstance(grid.base, tuple) and 0 < len(kept) < grid.dims:
+        raise ValueError("a matrix base turns axes of space into each other: none can go alone; work on x.levels")
+    return grid.replace(
+        axes=tuple(place for place in places if place is not None),
+        origins=tuple(tuple(origin[i] for i in kept) for origin in grid.origins),
+        unit=tuple(grid.unit[i] for i in kept),
+    )

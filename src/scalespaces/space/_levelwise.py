@@ -1,0 +1,372 @@
+"""torch's functions on levels: each level by itself, and the results on the grids that the call leaves.
+
+A call on one space, or on several on one grid, whose results have the shapes of the levels keeps the grid. Others are
+followed by the rules of :mod:`._axes`. Functions that need the geometry are registered in ``TORCH_FUNCTIONS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalespaces.space._axes import REDUCTIONS, RULES, Places, is_mergeable
+from scalespaces.space._grid import Grid
+from scalespaces.space._per_level import PerLevel, collapse
+from scalespaces.space._strict import caller, is_strict, refuse_tests_for_tensors
+
+TORCH_FUNCTIONS: dict[str, Callable] = {}
+"""What runs instead of the torch function of that name; filled by :mod:`scalespaces.foreign`."""
+
+# Tensor attributes that would make no sense of several levels.
+_ONE_TENSOR = frozenset(
+    ("backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage", "grad_fn", "T", "mT", "H")
+)
+
+# torch functions that would go wrong in silence, and what to do instead.
+_REFUSED = {
+    **dict.fromkeys(("flip", "roll", "rot90"), "apply it to the image, before the lift"),
+    **dict.fromkeys(("grid_sample", "affine_grid"), "use scalespaces.nn.Resample"),
+    **dict.fromkeys(("unfold", "fold"), "write the sum over windows as a convolution"),
+    **{f"max_pool{d}d_with_indices": "return_indices=True has no place for grids" for d in (1, 2, 3)},
+    **{f"adaptive_max_pool{d}d_with_indices": "return_indices=True has no place for grids" for d in (1, 2, 3)},
+    **{f"max_unpool{d}d": "use F.interpolate or a transposed convolution" for d in (1, 2, 3)},
+    **{f"lp_pool{d}d": "use average or maximum pooling" for d in (1, 2, 3)},
+    **{f"fractional_max_pool{d}d": "use average or maximum pooling" for d in (2, 3)},
+    **{f"fractional_max_pool{d}d_with_indices": "use average or maximum pooling" for d in (2, 3)},
+}
+
+Operator = Callable[["Levelwise", Any], Any]
+
+
+def _operator(function: Callable) -> Operator:
+    return lambda self, other: apply(function, (self, other), {})
+
+
+def _comparison(function: Callable) -> Operator:
+    return lambda self, other: apply(function, (self, other), {}) if isinstance(other, _COMPARED) else NotImplemented
+
+
+class Levelwise:
+    """What acts level by level: operators, tensor methods and torch functions."""
+
+    levels: tuple[Tensor, ...]
+    grid: Grid
+
+    __array_ufunc__: ClassVar[None] = None  # NumPy scalars leave operators to us
+    __hash__ = object.__hash__
+
+    def _class(self) -> type:
+        # isinstance(x, Tensor) asks for x.__class__ after the type of x itself did not match.
+        if is_strict():
+            refuse_tests_for_tensors(caller())
+        return type(self)
+
+    __class__: ClassVar[Any] = property(_class)
+
+    def on(self, levels: Sequence[Tensor], grid: Grid | None = None) -> Self:
+        """Levels that are known to fit on a grid, this one's when left out: nothing is checked."""
+        x = object.__new__(type(self))
+        x.levels, x.grid = tuple(levels), grid or self.grid
+        return x
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = getattr(func, "__name__", str(func))
+        if name in TORCH_FUNCTIONS:
+            return TORCH_FUNCTIONS[name](func, *args, **(kwargs or {}))
+        if name in _REFUSED:
+            raise TypeError(f"torch's {name} knows nothing of the grids of a ScaleSpace; {_REFUSED[name]}")
+        return apply(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(Tensor, name, None)
+        if name.startswith("_") or name in _ONE_TENSOR or found is None:
+            raise AttributeError(
+                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors, ScalePool combines them into one"
+            )
+        if not callable(found):
+            return _join([getattr(level, name) for level in self.levels], [self], name, (self,), {})
+        return lambda *args, **kwargs: type(self).__torch_function__(found, (), (self, *args), kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return apply(Tensor.__getitem__, (self, index), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        RULES["__getitem__"](self.grid.axes, _shapes(self), (), (self, index), {})
+        apply(Tensor.__setitem__, (self, index, value), {})
+
+    def __matmul__(self, other: Any) -> Any:
+        return type(self).__torch_function__(torch.matmul, (), (self, other))
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return type(self).__torch_function__(torch.matmul, (), (other, self))
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __neg__(self) -> Any:
+        return apply(torch.neg, (self,), {})
+
+    def __abs__(self) -> Any:
+        return apply(torch.abs, (self,), {})
+
+    def __invert__(self) -> Any:
+        return apply(torch.bitwise_not, (self,), {})
+
+    def __bool__(self) -> bool:
+        raise TypeError("a ScaleSpace has no truth value; compare its levels")
+
+    __add__ = __radd__ = _operator(torch.add)
+    __mul__ = __rmul__ = _operator(torch.mul)
+    __sub__, __rsub__ = _operator(torch.sub), _operator(Tensor.__rsub__)
+    __truediv__, __rtruediv__ = _operator(torch.div), _operator(Tensor.__rtruediv__)
+    __floordiv__, __rfloordiv__ = _operator(torch.floor_divide), _operator(Tensor.__rfloordiv__)
+    __mod__, __rmod__ = _operator(torch.remainder), _operator(Tensor.__rmod__)
+    __pow__, __rpow__ = _operator(torch.pow), _operator(Tensor.__rpow__)
+    __and__ = __rand__ = _operator(torch.bitwise_and)
+    __or__ = __ror__ = _operator(torch.bitwise_or)
+    __xor__ = __rxor__ = _operator(torch.bitwise_xor)
+    __lt__, __le__, __gt__, __ge__ = map(_operator, (torch.lt, torch.le, torch.gt, torch.ge))
+    __eq__, __ne__ = _comparison(torch.eq), _comparison(torch.ne)  # type: ignore[reportAssignmentType]
+
+
+_COMPARED = (Levelwise, PerLevel, Tensor, int, float, complex, np.number, np.bool_, torch.SymInt, torch.SymFloat)
+_NESTED = (Levelwise, PerLevel, list, tuple, dict, slice)  # arguments that may hold something of each level
+
+
+def apply(func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Call a function level by level, and put what comes out on the grids of the operands."""
+    name, spaces = getattr(func, "__name__", str(func)), _spaces((*args, *kwargs.values()))
+    if not _are_alike(spaces):
+        for other in spaces[1:]:
+            _check_same_levels(spaces[0], other)
+        sizes = _common_sizes(spaces)
+        if sizes is not None:
+            args, kwargs = _crop((args, kwargs), sizes)
+            spaces = _spaces((*args, *kwargs.values()))
+    return _join(level_by_level(func, args, kwargs, spaces[0]), spaces, name, args, kwargs)
+
+
+def _are_alike(spaces: Sequence[Levelwise]) -> bool:
+    """Whether all operands lie on one grid and have the same shapes: there is nothing to check, and nothing to crop."""
+    first = spaces[0]
+    return all(x.grid == first.grid and not any(map(_differ, x.levels, first.levels)) for x in spaces[1:])
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return a.shape != b.shape
+
+
+def _shapes(x: Levelwise) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(level.shape) for level in x.levels)
+
+
+def _sizes(x: Levelwise, index: int) -> tuple[int, ...]:
+    return tuple(x.levels[index].shape[a] for a in x.grid.axes)
+
+
+def _spaces(values: Iterable[Any]) -> list[Levelwise]:
+    found = []
+    for value in values:
+        if isinstance(value, Levelwise):
+            found.append(value)
+        elif isinstance(value, list | tuple | dict):
+            found += _spaces(value.values() if isinstance(value, dict) else value)
+    return found
+
+
+def select(value: Any, index: int) -> Any:
+    """The argument as level ``index`` sees it."""
+    if isinstance(value, Levelwise):
+        return value.levels[index]
+    if isinstance(value, PerLevel):
+        return value.values[index]
+    if isinstance(value, slice):
+        return slice(select(value.start, index), select(value.stop, index), select(value.step, index))
+    if isinstance(value, list):
+        return [select(item, index) for item in value]
+    if isinstance(value, tuple):
+        return tuple(select(item, index) for item in value)
+    if isinstance(value, dict):
+        return {key: select(item, index) for key, item in value.items()}
+    return value
+
+
+def level_by_level(func: Callable, args: tuple, kwargs: dict, space: Levelwise) -> list:
+    """The results of the levels; an error names the level."""
+    if torch.compiler.is_compiling():
+        return [func(*select(args, k), **select(kwargs, k)) for k in range(len(space.levels))]
+    results = []
+    shared = not any(isinstance(value, _NESTED) for value in kwargs.values())
+    columns = [
+        value.levels
+        if isinstance(value, Levelwise)
+        else [select(value, k) for k in range(len(space.levels))]
+        if isinstance(value, _NESTED)
+        else repeat(value, len(space.levels))
+        for value in args
+    ]
+    try:
+        for row in zip(*columns, strict=True):
+            results.append(func(*row, **(kwargs if shared else select(kwargs, len(results)))))
+    except Exception as error:
+        error.add_note(f"at level {len(results) + space.grid.first_level}, levels of shapes {_shapes(space)}")
+        raise
+    return results
+
+
+# --- operands --------------------------------------------------------------------------------------------------------
+
+
+def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
+    a, b = first.grid, other.grid
+    if b.num_levels != a.num_levels or b.first_level != a.first_level:
+        raise ValueError(
+            f"operands need the same levels, got {a.num_levels} from level {a.first_level} and "
+            f"{b.num_levels} from level {b.first_level}; drop the extra top levels with x.keep(num_levels)"
+        )
+    if b.base != a.base:
+        raise ValueError(f"operands need the same base, got {a.base} and {b.base}")
+    if b.causal != a.causal:
+        raise ValueError("one operand is causal, the other is not; lift both with the same kind of lift")
+    if not (a.dims and b.dims and first.levels[0].ndim == other.levels[0].ndim):
+        return
+    if b.axes != a.axes and not (is_mergeable(_shapes(first), a.axes) or is_mergeable(_shapes(other), b.axes)):
+        raise ValueError(
+            f"operands have their axes of space at different places, {a.axes} and {b.axes}; permute one of them"
+        )
+    if not all(
+        m == n or 1 in (m, n) or abs(m - n) <= a.leeway(k)
+        for k in range(a.num_levels)
+        for m, n in zip(_sizes(first, k), _sizes(other, k), strict=True)
+    ):
+        raise ValueError(
+            f"operands need levels of the same sizes, got {_shapes(first)} and {_shapes(other)}; give both "
+            "branches the same strides, or bring them together with scalespaces.resample"
+        )
+
+
+def _common_sizes(spaces: list[Levelwise]) -> list[tuple[int, ...]] | None:
+    """The sizes to which all operands can be cropped at the end; None if there is nothing to crop."""
+    if len(spaces) == 1:
+        return None
+    first, *others = [space for space in spaces if space.grid.dims] or spaces[:1]
+    ndim = first.levels[0].ndim
+    others = [other for other in others if other.grid.axes == first.grid.axes and other.levels[0].ndim == ndim]
+    crop, sizes = False, []
+    for k in range(len(first.levels)):
+        sizes.append(_sizes(first, k))
+        if not first.grid.leeway(k):
+            continue
+        for other in others:
+            pairs = list(zip(sizes[k], _sizes(other, k), strict=True))
+            if any(m != n and 1 not in (m, n) for m, n in pairs):
+                crop = True
+            sizes[k] = tuple(max(m, n) if 1 in (m, n) else min(m, n) for m, n in pairs)
+    return sizes if crop else None
+
+
+def _crop(value: Any, sizes: list[tuple[int, ...]]) -> Any:
+    if isinstance(value, Levelwise):
+        levels = list(value.levels)
+        for k, size in enumerate(sizes if value.grid.dims == len(sizes[0]) else ()):
+            for axis, n in zip(value.grid.axes, size, strict=True):
+                if levels[k].shape[axis] > n:
+                    levels[k] = levels[k].narrow(axis, 0, n)
+        return value.on(levels)
+    if isinstance(value, list):
+        return [_crop(item, sizes) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_crop(item, sizes) for item in value)
+    return {key: _crop(item, sizes) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _check_same_grids(x: Levelwise, y: Levelwise) -> None:
+    if is_mergeable(_shapes(x), x.grid.axes) or x.grid.axes != y.grid.axes or x.grid.matches(y.grid, is_strict()):
+        return
+    a, b = x.grid, y.grid
+    raise ValueError(
+        f"operands lie on different grids: steps {a.steps} and {b.steps}, origins {a.origins} and {b.origins}, "
+        f"units {a.unit} and {b.unit}; give both branches windows of the same kind, or bring them together "
+        "with scalespaces.resample"
+    )
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def _join(results: list, spaces: Sequence[Levelwise], name: str, args: tuple, kwargs: dict) -> Any:
+    """One result from the results of the levels."""
+    first = results[0]
+    if all(isinstance(result, Tensor) for result in results):
+        return spaces[0].on(results, _grid_of(results, spaces, name, args, kwargs))
+    if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
+        parts = [_join(list(parts), spaces, name, args, kwargs) for parts in zip(*results, strict=True)]
+        named = hasattr(first, "n_fields") and not torch.compiler.is_compiling()  # such as torch.return_types.max
+        return type(first)(parts) if named else tuple(parts)
+    return collapse(results)
+
+
+def _grid_of(levels: list[Tensor], spaces: Sequence[Levelwise], name: str, args: tuple, kwargs: dict) -> Grid:
+    """The grid that a call has left."""
+    first = spaces[0]
+    if name not in RULES and not any(map(_differ, levels, first.levels)) and _are_alike(spaces):
+        return first.grid
+    shapes = [tuple(level.shape) for level in levels]
+    on_grids = [space for space in spaces if space.grid.dims]
+    if not on_grids:
+        return first.grid
+    places = _follow(on_grids[0], shapes, name, args, kwargs)
+    if places is not None:
+        for other in on_grids[1:]:
+            _check_same_grids(on_grids[0], other)
+        return on_grids[0].grid.permute(places)
+    return _broadcast_grid(shapes, on_grids) or _reduced_grid(shapes, on_grids, first, name)
+
+
+def _follow(x: Levelwise, new: Sequence[Sequence[int]], name: str, args: tuple, kwargs: dict) -> Places | None:
+    rule = RULES.get(name)
+    if rule is None and len(new[0]) < x.levels[0].ndim:
+        rule = REDUCTIONS.get(name)
+    return None if rule is None else rule(x.grid.axes, _shapes(x), new, args, kwargs)
+
+
+def _broadcast_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise]) -> Grid | None:
+    """The grid of the operands whose sizes the results have; they must agree."""
+    ndim, same = len(shapes[0]), []
+    for space in on_grids:
+        old = space.grid.axes
+        axes = tuple(a + ndim - space.levels[0].ndim for a in old)  # operands are aligned at their last axes
+        # Space does not take the place of the batch, even if (B, C) of a pooled level happens to be a grid's (H, W).
+        sizes = [tuple(shape[a] for a in axes) for shape in shapes] if min(axes) >= min(1, *old) else None
+        if sizes == [_sizes(space, k) for k in range(len(shapes))]:
+            same.append(space if axes == old else space.on(space.levels, space.grid.replace(axes=axes)))
+    for other in same[1:]:
+        _check_same_grids(same[0], other)
+    return same[0].grid if same else None
+
+
+def _reduced_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise], first: Levelwise, name: str) -> Grid:
+    """What is left of a grid when space was averaged or flattened."""
+    grid, old = first.grid, _shapes(first)
+    if is_mergeable([shape for space in on_grids for shape in _shapes(space)], on_grids[0].grid.axes):
+        return grid.flatten()  # one sample, spread over whatever grid
+    if len(shapes[0]) == len(old[0]) and grid.dims:
+        gone = [all(shape[a] == 1 for shape in shapes) for a in grid.axes]
+        if all(
+            g or all(new[a] == before[a] for new, before in zip(shapes, old, strict=True))
+            for g, a in zip(gone, grid.axes, strict=True)
+        ):
+            return grid.average(gone)
+    if all(shape[:1] == old[0][:1] and all(size == 1 for size in shape[2:]) for shape in shapes):
+        return grid.flatten()  # flattened or averaged
+    raise ValueError(
+        f"{name} changes the grids from {[_sizes(first, k) for k in range(len(shapes))]} to "
+        f"{[shape[2:] for shape in shapes]} in a way the geometry cannot follow; use the layers of "
+        "scalespaces.nn, or work on x.levels"
+    )
