@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command import fails
 
 from scalespaces.cli import main
 from scalespaces.data import Cityscapes, PCam, digits, mnist_scale
@@ -15,19 +16,6 @@ from scalespaces.data._pcam import pcam_file
 h5py: Any = pytest.importorskip("h5py")
 pytest.importorskip("PIL.Image")
 pytest.importorskip("sklearn")
-
-
-def fails(capsys, *arguments: str) -> str:
-    """The one line on stderr of a command that fails."""
-    try:
-        code = main(arguments)
-    except SystemExit as exit:
-        code = exit.code
-    err = capsys.readouterr().err
-    assert code == 2
-    assert err.startswith("scalespaces data")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from scalespaces.data import fetch
 from scalespaces.data._fetch import BY_HAND, REMOTES, Remote
 
-pytest.importorskip("pooch")
+pytest.importorskip("requests")
 
 DATA = bytes(range(256)) * 4000
 PACKED = gzip.compress(DATA, mtime=0)
@@ -119,9 +119,9 @@ def test_packed_files_are_unpacked(server, tmp_path):
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_broken_download_goes_on_where_it_stopped(server, tmp_path, ranges):
+def test_a_broken_download_resumes_where_it_stopped(server, tmp_path, ranges):
     server.ranges, server.break_after = ranges, 600_000
-    with pytest.raises(OSError, match=r"cannot download a.bin; http://.*run it again to go on where it stopped"):
+    with pytest.raises(OSError, match=r"cannot download a.bin; http://.*run it again to resume where it stopped"):
         fetch("plain", tmp_path, mirror=server.url)
     assert names(tmp_path) == ["a.bin.part"]
     part = (tmp_path / "a.bin.part").stat().st_size

@@ -1,4 +1,4 @@
-"""A line on stderr for work that takes long."""
+"""A line of progress on stderr for long work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """Say how far something is: five times a second on a terminal, every half minute elsewhere, never at once."""
+    """Show how much is done: five times a second on a terminal, every half minute elsewhere, not for short work."""
 
     def __init__(self, what: str, total: int | None = None, unit: str = "", scale: float = 1) -> None:
         self.what, self.total, self.unit, self.scale = what, total, unit, scale
@@ -25,7 +25,7 @@ class Progress:
         return self
 
     def add(self, amount: int = 1) -> None:
-        """This much more is done."""
+        """Count this much more as done."""
         self.done += amount
         now = time.monotonic()
         if now - self.last >= self.interval:
@@ -41,7 +41,7 @@ class Progress:
 
 
 def progress(items: Collection[T], what: str) -> Iterator[T]:
-    """The items, one by one, with a line of progress when they take long."""
+    """Go through the items, with a line of progress if they take long."""
     with Progress(what, len(items)) as line:
         for item in items:
             yield item

@@ -1,0 +1,28 @@
+"""Image files for tests."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VALUES = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
+
+
+def write(path: Path, pixels: Any = VALUES, **options: Any) -> Path:
+    """Write pixels as an image file, in folders that need not be there."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(pixels)).save(path, **options)
+    return path
+
+
+def flat(number: int, shape: tuple[int, ...] = (4, 4, 3)) -> np.ndarray:
+    """Pixels that all have the same value."""
+    return np.full(shape, number, np.uint8)
+
+
+def truncate(path: Path) -> Path:
+    """Cut off the end of a file."""
+    path.write_bytes(path.read_bytes()[:-30])
+    return path
