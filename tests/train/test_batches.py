@@ -134,9 +134,7 @@ def test_no_process_goes_without():
 
 def test_images_of_a_batch_have_one_size():
     sample = torch.tensor(0)
-    with pytest.raises(
-        ValueError, match=r"same size, got 3 x 4 x 4, 3 x 4 x 6; set data\.size, or data\.crop"
-    ):
+    with pytest.raises(ValueError, match=r"same size, got 3 x 4 x 4, 3 x 4 x 6; set data\.size, or data\.crop"):
         collate([(torch.zeros(3, 4, 6), sample), (torch.zeros(3, 4, 4), sample)])
 
 

@@ -14,7 +14,7 @@ from scalespaces.data import _cityscapes as cityscapes
 from scalespaces.data import _pcam as pcam
 from scalespaces.data._folders import ImageFiles, NothingLeftError, folder_classes, image_files
 from scalespaces.data._idx import IMAGES, read_idx, read_idx_images
-from scalespaces.data._open import ANY, Kind, named, open_whole
+from scalespaces.data._open import ANY, SPLITS, Kind, named, open_whole
 from scalespaces.data._pixels import read_pixels
 from scalespaces.data._progress import progress
 
@@ -32,20 +32,27 @@ class Report:
         lines += ["no problems"] if not self.problems else [f"{len(self.problems)} problems:"]
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
-    def note(self, problems: Mapping[str, str]) -> None:
+    def note(self, problems: Mapping[Path, str] | Mapping[str, str]) -> None:
         """Add problems, by file."""
         self.problems += [f"{file}: {reason}" for file, reason in problems.items()]
 
     @contextmanager
     def noting(self, where: str | Path) -> Iterator[None]:
-        """Turn an error into a problem of a file or part, and go on."""
+        """Turn an error into a problem of a file or set, and go on."""
         try:
             with warnings.catch_warnings(action="ignore"):  # of files that are left out, which are noted
                 yield
-        except NothingLeftError as error:
-            self.note(error.skipped or {str(where): str(error)})
         except (ValueError, OSError) as error:
-            self.note({str(where): str(error).removeprefix(repr(str(where))).strip()})
+            skipped = error.skipped if isinstance(error, NothingLeftError) else {}
+            self.note(skipped or {str(where): str(error).removeprefix(repr(str(where))).strip()})
+
+    def read(self, name: str, folder: Path, kind: Kind, split: str, table: Path | None, num_classes: int) -> None:
+        """Read all image files of a set, and note what it holds and what had to be left out."""
+        with self.noting(name):
+            dataset = open_whole(folder, kind, split, table, num_classes=num_classes, on_error="skip")
+            if isinstance(dataset, ImageFiles):
+                self.note(dataset.skipped)
+                self.facts.append(f"{name}: {len(dataset)} images, {dataset.summary()}")
 
 
 def check_dataset(path: str | Path, *, table: str | Path | None = None, num_classes: int | None = None) -> Report:
@@ -68,27 +75,26 @@ def check_dataset(path: str | Path, *, table: str | Path | None = None, num_clas
         return _check_pcam(path)
     if (path / "leftImg8bit").is_dir() or (path / "gtFine").is_dir():
         return _check_cityscapes(path)
-    if list(path.glob(f"*{IMAGES}*")):
+    if any(path.glob(f"*{IMAGES}*")):
         return _check_idx(path, 10 if num_classes is None else num_classes)
     return _check_folders(path, table, ANY if num_classes is None else num_classes)
 
 
 def _check_file(path: Path) -> Report:
     if path.suffix in (".h5", ".hdf5"):
-        report, parts = Report("HDF5 file"), None
+        report = Report("HDF5 file")
         with report.noting(path), pcam.open_h5(path) as file:
             parts = [part for part in "xy" if part in file]
-        if parts == []:
-            report.note({str(path): "has neither a dataset x nor y"})
-        for part in parts or ():
-            _check_h5(report, path, part)
+            if not parts:
+                raise ValueError("has neither a dataset x nor y")
+            for part in parts:
+                _check_h5(report, path, part)
         return report
-    report = Report("IDX file" if "-idx" in path.name else "image")
+    is_idx = "-idx" in path.name
+    report = Report("IDX file" if is_idx else "image")
     with report.noting(path):
-        if "-idx" in path.name:
-            report.facts.append(_describe(read_idx(path)))
-        else:
-            report.facts.append("{2} x {1} pixels, {0} channels".format(*read_pixels(path, deep=True).shape))
+        pixels = None if is_idx else read_pixels(path, deep=True).shape
+        report.facts.append("{2} x {1} pixels, {0} channels".format(*pixels) if pixels else _describe(read_idx(path)))
     return report
 
 
@@ -96,18 +102,19 @@ def _check_pcam(path: Path) -> Report:
     report = Report("PatchCamelyon")
     for split in pcam.SPLITS:
         files = {part: path / pcam.pcam_file(split, part) for part in "xy"}
-        if not any(file.exists() for file in files.values()):
+        there = {part: file for part, file in files.items() if file.exists()}
+        if not there:
             report.facts.append(f"{split}: not there")
             continue
-        report.note({str(file): "is missing" for file in files.values() if not file.exists()})
-        counts = [_check_h5(report, file, part) for part, file in files.items() if file.exists()]
+        report.note({file: "is missing" for part, file in files.items() if part not in there})
+        counts = [_check_h5(report, file, part) for part, file in there.items()]
         if None not in counts and len(set(counts)) > 1:
-            report.note({str(files["x"]): f"has {counts[0]} patches for {counts[1]} labels"})
+            report.note({files["x"]: f"has {counts[0]} patches for {counts[1]} labels"})
     return report
 
 
 def _check_h5(report: Report, file: Path, part: str) -> int | None:
-    """Read all patches or labels in a file, and return their number, None if it cannot be read."""
+    """Read all patches or labels in a file, and return their number, or None if it cannot be read."""
     with report.noting(file):
         if part == "y":
             labels = pcam.read_labels(file)
@@ -120,7 +127,7 @@ def _check_h5(report: Report, file: Path, part: str) -> int | None:
                     patches[start : start + step]
                 except OSError as error:
                     last = min(start + step, len(patches)) - 1
-                    report.note({str(file): f"patches {start} to {last}: {error}"})
+                    report.note({file: f"patches {start} to {last}: {error}"})
             together = pcam.patches_per_read(patches)
             stored = f"gzip, {together} together" if patches.compression else "plain"
             slow = "; slow to read at random, see `scalespaces data repack`" if together > 1 else ""
@@ -132,16 +139,16 @@ def _check_h5(report: Report, file: Path, part: str) -> int | None:
 def _check_cityscapes(path: Path) -> Report:
     report = Report("Cityscapes")
     pictures, annotations = path / "leftImg8bit", path / "gtFine"
-    report.note({str(folder): "is missing" for folder in (pictures, annotations) if not folder.is_dir()})
+    report.note({folder: "is missing" for folder in (pictures, annotations) if not folder.is_dir()})
     for split in cityscapes.SPLITS:
         if (pictures / split).is_dir():
-            _check_images(report, split, path, "cityscapes", split)
+            report.read(split, path, "cityscapes", split, None, ANY)
         else:
             report.facts.append(f"{split}: not there")
         images = {file.name.removesuffix("_leftImg8bit.png") for file in (pictures / split).rglob("*.png")}
         masks = sorted((annotations / split).rglob("*_gtFine_labelIds.png"))
         alone = [file for file in masks if file.name.removesuffix("_gtFine_labelIds.png") not in images]
-        report.note(dict.fromkeys(map(str, alone), "has no image"))
+        report.note(dict.fromkeys(alone, "has no image"))
     return report
 
 
@@ -157,17 +164,20 @@ def _check_idx(path: Path, num_classes: int) -> Report:
     return report
 
 
+def _describe(array: np.ndarray) -> str:
+    return f"{' x '.join(map(str, array.shape))} {array.dtype}"
+
+
 def _check_folders(path: Path, table: str | Path | None, num_classes: int) -> Report:
     """Images in folders: with masks, with a table, or with a folder for each class; with or without splits."""
-    splits = ("train", "valid", "test")
-    sets = {split: folder for split in splits if (folder := named(path, split))} or {"": path}
-    tables = {split: file for split in splits if (file := named(path, split, ".csv"))}
+    sets = {split: folder for split in SPLITS if (folder := named(path, split))} or {"": path}
+    tables = {split: file for split in SPLITS if (file := named(path, split, ".csv"))}
     files = sorted([*path.glob("*.csv"), *path.parent.glob("labels.csv")]) if table is None else [Path(table)]
     if files and (table is not None or not tables):
         tables = {"": files[0]}
     first = next(iter(sets.values()))
     if (first / "images").is_dir() and (first / "masks").is_dir():
-        kind, report, tables = "masks", Report("images and masks"), {}
+        kind, report = "masks", Report("images and masks")
     elif tables:
         kind, report = "table", Report(f"images with labels in {', '.join(map(str, tables.values()))}")
         sets = {split: named(path, split) or path for split in tables}
@@ -179,21 +189,5 @@ def _check_folders(path: Path, table: str | Path | None, num_classes: int) -> Re
             f"{str(path)!r} holds {what} that is known here; see `scalespaces data check --help` for what is"
         )
     for split, folder in sets.items():
-        name = split if len(sets) > 1 else "images"
-        _check_images(report, name, folder, kind, split, tables.get(split), num_classes)
+        report.read(split if len(sets) > 1 else "images", folder, kind, split, tables.get(split), num_classes)
     return report
-
-
-def _check_images(
-    report: Report, name: str, folder: Path, kind: Kind, split: str, table: Path | None = None, num_classes: int = ANY
-) -> None:
-    """Read all files of a dataset, and report what it holds and what had to be left out."""
-    with report.noting(name):
-        dataset = open_whole(folder, kind, split, table, num_classes=num_classes, on_error="skip")
-        if isinstance(dataset, ImageFiles):
-            report.note(dataset.skipped)
-            report.facts.append(f"{name}: {len(dataset)} images, {dataset.summary()}")
-
-
-def _describe(array: np.ndarray) -> str:
-    return f"{' x '.join(map(str, array.shape))} {array.dtype}"

@@ -255,9 +255,6 @@ def read_pair(file: Path, mask_file: Path, deep: bool = False) -> tuple[Tensor, 
     return image, mask
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
 def image_files(folder: str | Path, deep: bool = True) -> list[Path]:
     """The images in a folder and, if ``deep``, in the folders inside it, sorted; hidden ones are left out."""
     folder = _folder(folder)

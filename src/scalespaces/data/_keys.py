@@ -61,9 +61,6 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         raise NotImplementedError
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
-
 
 class ArrayImages(ImageDataset):
     """Images in memory.

@@ -45,11 +45,10 @@ def make_pcam(
     Half of the patches have label 1.
 
     Args:
-        folder: where the files go.
+        folder, force: where the files go, and whether they may replace others.
         counts: the number of patches of each split to write.
         seed: of the patches.
         compress: compress the patches, one by one, with gzip inside the file.
-        force: overwrite files.
     """
     files = {split: [Path(folder, pcam_file(split, part)) for part in "xy"] for split in counts}
     written = [file for pair in files.values() for file in pair]
@@ -105,11 +104,10 @@ def make_cityscapes(
     Objects are smaller the farther away they are. Annotations of test scenes have no classes, as in Cityscapes.
 
     Args:
-        folder: where the tree goes; all scenes are of the city "synthetic".
+        folder, force: where the tree goes, and whether it may replace synthetic scenes.
         counts: the number of scenes of each split to write.
         size: height and width.
         seed: of the scenes.
-        force: replace synthetic scenes.
     """
     pillow = require("PIL.Image", "train")
     trees = [Path(folder, kind, split, CITY) for split in counts for kind in ("gtFine", "leftImg8bit")]

@@ -17,6 +17,7 @@ from scalespaces.data._scales import split_classes
 Kind = Literal["pcam", "pcam_folder", "cityscapes", "idx", "class_folders", "table", "masks"]
 ANY = 2**31
 """A number of classes that refuses no label."""
+SPLITS = ("train", "valid", "test")
 _NAMES = {name: (name, other, "validation") for name, other in (("valid", "val"), ("val", "valid"))}
 
 
@@ -38,16 +39,10 @@ def open_dataset(
     """Open a split of a dataset, or hold it out of the training set if it has no files of its own.
 
     Args:
-        root: folder of the data.
-        kind: how they are stored, see :class:`~scalespaces.train.DataOptions`.
-        split: ``"train"``, ``"valid"`` or ``"test"``, or the name of any IDX set.
-        num_classes: labels must be below this (idx, table, masks).
-        table: CSV file with the labels (table, pcam_folder), if it is not called after the split.
-        size: that images are brought to (class_folders, table).
-        crop: of random crops of the training set (cityscapes, masks).
-        flip: mirror half of the training images (cityscapes, masks).
-        on_error: raise an error at files that cannot be read, or skip them.
-        holdout: share of the training set that is held out for validation, if there is no other validation set.
+        root, kind, split: the folder, the layout, and ``"train"``, ``"valid"``, ``"test"`` or the name of any IDX set.
+        num_classes, table, size, on_error: options of the layouts that have them.
+        crop, flip: of the training set alone, if every pixel has a class.
+        holdout: share of the training set that is held out for validation, if there is no validation set.
         limit: use this many training samples only, with all classes in their proportions.
         seed: of crops, flips, and the choice of samples; None if it is not known, so that nothing can be held out.
     """
@@ -134,7 +129,7 @@ def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = No
 
 def class_folders(root: Path) -> list[str]:
     """The names of the classes of data with a folder for each class, in the first split that there is."""
-    return folder_classes(next(filter(None, (named(root, split) for split in ("train", "valid", "test"))), root))
+    return folder_classes(next(filter(None, (named(root, split) for split in SPLITS)), root))
 
 
 def named(root: Path, split: str, suffix: str = "") -> Path | None:

@@ -36,9 +36,8 @@ def pcam_file(split: str, part: str) -> str:
 class PCam(ImageDataset):
     """A split of PatchCamelyon in the official HDF5 files. Each patch is read when it is needed.
 
-    Each process opens the file for itself when it reads its first patch, so loaders may fork or spawn workers.
-    Patches stored plain, or compressed one by one, are fast to read at random; ``scalespaces data repack`` rewrites
-    other files.
+    Each process opens the file for itself, so loaders may fork or spawn workers. Patches stored plain, or compressed
+    one by one, are fast to read at random; ``scalespaces data repack`` rewrites other files.
 
     Args:
         root: the folder with ``camelyonpatch_level_2_split_{split}_{x,y}.h5``.
@@ -111,13 +110,7 @@ class PCamFolder(LabeledFolder):
 
 
 def repack(source: str | Path, target: str | Path, *, force: bool = False) -> None:
-    """Write the patches of a file plain, in one piece, so that they are fast to read at random.
-
-    Args:
-        source: an HDF5 file of patches, chunked or compressed in whatever way.
-        target: the file to write.
-        force: overwrite it.
-    """
+    """Write the patches of an HDF5 file plain, in one piece, so that they are fast to read at random."""
     refuse_existing([Path(target)], force)
     with open_patches(source) as patches:
         chunk = (patches.chunks or (1,))[0]
@@ -126,9 +119,6 @@ def repack(source: str | Path, target: str | Path, *, force: bool = False) -> No
             plain = out.create_dataset("x", patches.shape, np.uint8)
             for start in progress(range(0, len(patches), step), f"writing {target}"):
                 plain[start : start + step] = patches[start : start + step]
-
-
-# --- HDF5 ------------------------------------------------------------------------------------------------------------
 
 
 def open_h5(file: str | Path) -> Any:

@@ -58,9 +58,6 @@ def _is_deep(picture: Any) -> bool:
     return picture.mode.startswith(("I", "F"))  # more than 8 bits, which Pillow would clip on the way to RGB
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
-
-
 def read_image(file: str | Path, size: int | None = None) -> Tensor:
     """Read any image that Pillow reads (extra ``plot``).
 
@@ -145,9 +142,6 @@ def _pixels(picture: Any, deep: bool, size: tuple[int, int] | None) -> Tensor:
     pixels = torch.from_numpy(np.array(picture))
     pixels = pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     return to_unit(pixels).contiguous() if deep else pixels.contiguous()
-
-
-# --- masks -----------------------------------------------------------------------------------------------------------
 
 
 def read_mask(file: str | Path) -> Tensor:

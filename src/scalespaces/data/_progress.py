@@ -15,10 +15,7 @@ class Progress:
 
     def __init__(self, what: str, total: int | None = None, unit: str = "", scale: float = 1) -> None:
         self.what, self.total, self.unit, self.scale = what, total, unit, scale
-        self.done = 0
-        self.terminal = sys.stderr.isatty()
-        self.interval = 0.2 if self.terminal else 30.0
-        self.shown = False
+        self.done, self.shown, self.terminal = 0, False, sys.stderr.isatty()
 
     def __enter__(self) -> Progress:
         self.last = time.monotonic()
@@ -28,12 +25,16 @@ class Progress:
         """Count this much more as done."""
         self.done += amount
         now = time.monotonic()
-        if now - self.last >= self.interval:
+        if now - self.last >= (0.2 if self.terminal else 30):
             self.last, self.shown = now, True
             of = "" if self.total is None else f" of {self.total / self.scale:,.0f}"
             line = f"{self.what}: {self.done / self.scale:,.0f}{of}{self.unit}"
-            print(f"\r{line}\x1b[K" if self.terminal else line, end="" if self.terminal else "\n", file=sys.stderr)
-            sys.stderr.flush()
+            print(
+                f"\r{line}\x1b[K" if self.terminal else line,
+                end="" if self.terminal else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def __exit__(self, *_: object) -> None:
         if self.shown and self.terminal:
