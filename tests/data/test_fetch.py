@@ -47,8 +47,8 @@ class Handler(BaseHTTPRequestHandler):
         if body is None:
             self.send_error(404)
             return
-        resumed = asked is not None and self.server.ranges
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if resumed else 0
+        resumed = asked and self.server.ranges
+        start = int(str(asked).removeprefix("bytes=").removesuffix("-")) if resumed else 0
         self.send_response(200 if not resumed else 206 if start < len(body) else 416)
         if resumed:
             place = f"{start}-{len(body) - 1}" if start < len(body) else "*"

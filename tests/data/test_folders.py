@@ -157,7 +157,7 @@ def pair(folder: Path, name: str, mask: list[list[int]]) -> None:
     write(folder / "masks" / f"{name}.png", pixels)
 
 
-def test_images_with_masks(folders):
+def test_images_with_masks(folders: tuple[Path, Path]):
     image, mask = MaskFolders(*folders, 3)[0]
     assert image.shape == (3, 2, 2)
     assert mask.dtype == torch.int64
@@ -166,7 +166,7 @@ def test_images_with_masks(folders):
         MaskFolders(*folders, 3, crop=(3, 2))[0]
 
 
-def test_masks_with_problems(folders, tmp_path):
+def test_masks_with_problems(folders: tuple[Path, Path], tmp_path):
     pair(tmp_path, "range", [[0, 1], [3, 255]])
     with pytest.raises(ValueError, match=r"class numbers in .*range.png' must be from 0 to 2, got 3"):
         MaskFolders(*folders, 3)[1]

@@ -35,9 +35,6 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         seed: of crops and flips, if the dataset makes any.
     """
 
-    labels: Tensor | None = None
-    """The class of each image; None if every pixel has a class."""
-
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         # Shared, so that persistent workers of loaders see it change.
@@ -77,8 +74,6 @@ class ArrayImages(ImageDataset):
         >>> image.shape, label
         (torch.Size([1, 8, 8]), tensor(2))
     """
-
-    labels: Tensor
 
     def __init__(
         self,

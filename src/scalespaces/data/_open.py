@@ -73,7 +73,7 @@ def open_dataset(
     if split == "train" and limit is not None:
         if not 1 <= limit <= len(chosen):
             raise ValueError(f"data.limit is from 1 to the size of the training set, {len(chosen)}, got {limit}")
-        labels = np.zeros(len(dataset)) if dataset.labels is None else dataset.labels.numpy()
+        labels = np.asarray(getattr(dataset, "labels", np.zeros(len(dataset))))  # zeros if every pixel has a class
         chosen = chosen[np.sort(split_classes(labels[chosen], [limit], seed or 0)[0])]
     return dataset if len(chosen) == len(dataset) else Part(dataset, chosen)
 

@@ -47,8 +47,6 @@ class PCam(ImageDataset):
         - Samples: patch :math:`(3, 96, 96)` uint8, label 0 or 1, int64
     """
 
-    labels: Tensor
-
     def __init__(self, root: str | Path, split: str = "train") -> None:
         super().__init__()
         if split not in SPLITS:

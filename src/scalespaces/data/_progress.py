@@ -29,12 +29,7 @@ class Progress:
             self.last, self.shown = now, True
             of = "" if self.total is None else f" of {self.total / self.scale:,.0f}"
             line = f"{self.what}: {self.done / self.scale:,.0f}{of}{self.unit}"
-            print(
-                f"\r{line}\x1b[K" if self.terminal else line,
-                end="" if self.terminal else "\n",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"\r{line}\x1b[K" if self.terminal else f"{line}\n", end="", file=sys.stderr, flush=True)
 
     def __exit__(self, *_: object) -> None:
         if self.shown and self.terminal:
