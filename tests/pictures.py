@@ -1,4 +1,4 @@
-"""Image files for tests."""
+"""Image files for tests, whole and damaged."""
 
 from pathlib import Path
 from typing import Any
@@ -26,3 +26,16 @@ def truncate(path: Path) -> Path:
     """Cut off the end of a file."""
     path.write_bytes(path.read_bytes()[:-30])
     return path
+
+
+def damage_patch(file: Path, index: int) -> bytes:
+    """Overwrite a compressed patch in an HDF5 file, and return the damaged file."""
+    import h5py
+
+    with h5py.File(file) as handle:
+        patches: Any = handle["x"]
+        offset = patches.id.get_chunk_info(index).byte_offset
+    data = bytearray(file.read_bytes())
+    data[offset + 10 : offset + 200] = bytes(190)
+    file.write_bytes(data)
+    return bytes(data)

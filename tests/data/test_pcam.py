@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pictures import damage_patch
 from torch.utils.data import DataLoader
 
 from scalespaces.data import PCam
@@ -144,11 +145,7 @@ def test_damaged_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must have a dataset 'x', has x"):
         PCam(tmp_path)
     write(tmp_path, chunks=(1, 96, 96, 3), compression="gzip")
-    with h5py.File(file) as handle:
-        offset = handle["x"].id.get_chunk_info(3).byte_offset
-    data = bytearray(file.read_bytes())
-    data[offset + 10 : offset + 200] = bytes(190)
-    file.write_bytes(data)
+    damage_patch(file, 3)
     dataset = PCam(tmp_path)
     dataset[2]
     with pytest.raises(ValueError, match=r"cannot read patch 3 of .*train_x.h5'"):

@@ -72,9 +72,9 @@ def test_damaged_idx_files_are_refused(data, message, tmp_path):
 
 def test_mnists_names(tmp_path):
     images = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
-    for split, suffix in (("train", ".gz"), ("t10k", "")):
-        write_idx(tmp_path / f"{split}-images-idx3-ubyte{suffix}", images[: 3 if suffix else 2])
-        write_idx(tmp_path / f"{split}-labels-idx1-ubyte{suffix}", np.array([1, 0, 9], np.uint8)[: 3 if suffix else 2])
+    for split, suffix, number in (("train", ".gz", 3), ("t10k", "", 2)):
+        write_idx(tmp_path / f"{split}-images-idx3-ubyte{suffix}", images[:number])
+        write_idx(tmp_path / f"{split}-labels-idx1-ubyte{suffix}", np.array([1, 0, 9], np.uint8)[:number])
     train, test = (read_idx_images(tmp_path, split) for split in ("train", "test"))
     assert torch.equal(train[2][0][0], torch.from_numpy(images[2]))
     assert [int(label) for _, label in train] == [1, 0, 9]

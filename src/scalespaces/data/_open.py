@@ -18,7 +18,7 @@ Kind = Literal["pcam", "pcam_folder", "cityscapes", "idx", "class_folders", "tab
 ANY = 2**31
 """A number of classes that refuses no label."""
 SPLITS = ("train", "valid", "test")
-_NAMES = {name: (name, other, "validation") for name, other in (("valid", "val"), ("val", "valid"))}
+_NAMES = {"valid": ("valid", "val", "validation"), "val": ("val", "valid", "validation")}
 
 
 def open_dataset(
@@ -55,8 +55,8 @@ def open_dataset(
     crops = {"crop": crop, "flip": flip, "seed": seed or 0} if split == "train" else {}
     name = split if own else "train"
     dataset = open_whole(folder, kind, name, file, num_classes=num_classes, size=size, on_error=on_error, **crops)
-    if isinstance(dataset, ClassFolders) and dataset.classes != class_folders(root):  # they are numbered in their order
-        differ = ", ".join(sorted(set(class_folders(root)) ^ set(dataset.classes)))
+    if isinstance(dataset, ClassFolders) and dataset.classes != classes_in(root):  # they are numbered in their order
+        differ = ", ".join(sorted(set(classes_in(root)) ^ set(dataset.classes)))
         raise ValueError(f"{str(folder)!r} has other classes than the training set: {differ}")
     chosen = np.arange(len(dataset))
     if not own:
@@ -127,7 +127,7 @@ def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = No
     return named(root, split if own else "train") or root, file, own
 
 
-def class_folders(root: Path) -> list[str]:
+def classes_in(root: Path) -> list[str]:
     """The names of the classes of data with a folder for each class, in the first split that there is."""
     return folder_classes(next(filter(None, (named(root, split) for split in SPLITS)), root))
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from scalespaces.data import ImageDataset
 from scalespaces.data._cityscapes import CLASSES
-from scalespaces.data._open import ANY, Kind, class_folders, open_dataset
+from scalespaces.data._open import ANY, Kind, classes_in, open_dataset
 
 
 @dataclass
@@ -101,7 +101,7 @@ def class_names(options: DataOptions) -> tuple[str, ...]:
     if options.kind == "cityscapes":
         return tuple(CLASSES)
     if options.kind == "class_folders":
-        return tuple(class_folders(Path(options.root)))
+        return tuple(classes_in(Path(options.root)))
     return tuple(options.classes or ())
 
 
