@@ -25,11 +25,9 @@ from torch import Tensor
 
 from scalespaces.data import PCam, to_unit
 from scalespaces.data._augment import PCamAugment, move, recolor
-from scalespaces.data._keys import Indexed
 from scalespaces.data._make import make_pcam
 from scalespaces.models import create_model, summarize
-from scalespaces.train._batches import KeyedBatches
-from scalespaces.train._data import training_loader
+from scalespaces.train._batches import KeyedBatches, training_loader
 from scalespaces.train._levels import supervise
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -42,7 +40,7 @@ PARTS = ("draw", "move", "to_unit", "color")
 
 def batches(dataset: PCam, size: int) -> Iterator[list[Tensor]]:
     """Batches without end, as a worker makes them."""
-    keyed = KeyedBatches(Indexed(dataset), size)
+    keyed = KeyedBatches(dataset, size)
     loader = training_loader(keyed, workers=0)
     epoch = 0
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,3 +48,11 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     with replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
+
+
+def refuse_existing(paths: Iterable[Path], force: bool) -> None:
+    """Refuse to overwrite files or folders, unless ``force`` is set."""
+    there = [path for path in paths if path.exists()]
+    if there and not force:
+        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
+        raise FileExistsError(f"{str(there[0])!r}{more} exists; use --force (force=True) to overwrite")

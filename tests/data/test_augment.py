@@ -45,8 +45,7 @@ def test_moves_further_than_an_image_is_large(side):
     small = images[:, :, :side, :side]
     places = torch.tensor([[0, 0, down, -9] for down in (9, -9, 7, 3, -5, 0)])
     for image, (_, _, down, right), got in zip(small, places.tolist(), move(small, places), strict=True):
-        padded = np.pad(image.numpy(), [(0, 0), (9, 9), (9, 9)], mode="reflect")
-        np.testing.assert_array_equal(got, padded[:, 9 - down : 9 - down + side, 9 - right : 9 - right + side])
+        np.testing.assert_array_equal(got, naive_move(image.numpy(), 0, 0, down, right))
 
 
 def test_the_eight_symmetries():

@@ -1,10 +1,10 @@
 """The check finds every fault that was put into a dataset, and names its file."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pictures import damage_patch, flat, write
 
 from scalespaces.data import check_dataset, digits, unseen_scales
 from scalespaces.data._idx import write_idx
@@ -12,16 +12,7 @@ from scalespaces.data._make import make_cityscapes, make_pcam, write_sets
 from scalespaces.data._pcam import pcam_file
 
 h5py: Any = pytest.importorskip("h5py")
-image_module = pytest.importorskip("PIL.Image")
-
-
-BLACK = np.zeros((6, 5, 3), np.uint8)
-
-
-def picture(path: Path, pixels: np.ndarray = BLACK) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image_module.fromarray(pixels).save(path)
-    return path
+pytest.importorskip("PIL.Image")
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -50,11 +41,7 @@ def test_pcam(compress, tmp_path):
 def test_pcam_patches_that_cannot_be_unpacked_are_named(tmp_path):
     make_pcam(tmp_path, {"train": 6}, compress=True)
     file = tmp_path / pcam_file("train", "x")
-    with h5py.File(file) as handle:
-        offset = handle["x"].id.get_chunk_info(4).byte_offset
-    data = bytearray(file.read_bytes())
-    data[offset + 10 : offset + 200] = bytes(190)
-    file.write_bytes(data)
+    data = damage_patch(file, 4)
     (problem,) = check_dataset(tmp_path).problems
     assert "train_x.h5: patches 4 to 4: " in problem
     file.write_bytes(data[: len(data) // 2])
@@ -73,33 +60,57 @@ def test_cityscapes(tmp_path):
     (images / name.format(1, "leftImg8bit")).unlink()
     broken = images / name.format(2, "leftImg8bit")
     broken.write_bytes(broken.read_bytes()[:-100])
-    picture(masks / name.format(3, "gtFine_labelIds"), np.full((32, 64), 77, np.uint8))
-    problems = "\n".join(check_dataset(tmp_path).problems)
-    assert problems.count("\n") == 3
-    for part in ("000000_000019_leftImg8bit.png: has no annotation", "000002_000019_leftImg8bit.png: is not an image"):
-        assert part in problems
-    assert "got 77 at (0, 0)" in problems
-    assert "000001_000019_gtFine_labelIds.png: has no image" in problems
+    write(masks / name.format(3, "gtFine_labelIds"), flat(77, (32, 64)))
+    problems = check_dataset(tmp_path).problems
+    assert len(problems) == 4
+    for expected in (
+        "000000_000019_leftImg8bit.png: has no annotation",
+        "000001_000019_gtFine_labelIds.png: has no image",
+        "000002_000019_leftImg8bit.png: is not an image",
+        "got 77 at (0, 0)",
+    ):
+        assert sum(expected in problem for problem in problems) == 1
 
 
 def test_classes_masks_and_tables(tmp_path):
-    picture(tmp_path / "classes" / "a" / "1.png")
-    picture(tmp_path / "classes" / "b" / "2.png", np.zeros((3, 3), np.uint8))
+    write(tmp_path / "classes" / "a" / "1.png")
+    write(tmp_path / "classes" / "b" / "2.png", flat(0, (3, 3)))
     report = check_dataset(tmp_path / "classes")
     assert (report.kind, report.problems) == ("a folder for each class", [])
     assert report.facts == ["images: 2 images, 1 of 5 x 6, 1 of 3 x 3 pixels; labels 0: 50 %, 1: 50 %"]
     (tmp_path / "classes" / "c").mkdir()
     assert check_dataset(tmp_path / "classes").problems == [f"{tmp_path}/classes/c: is a class without images"]
 
-    picture(tmp_path / "pairs" / "images" / "a.png")
-    picture(tmp_path / "pairs" / "masks" / "a.png", np.full((6, 5), 7, np.uint8))
+    write(tmp_path / "pairs" / "images" / "a.png")
+    write(tmp_path / "pairs" / "masks" / "a.png", flat(7, (6, 5)))
     assert check_dataset(tmp_path / "pairs").problems == []
     assert "must be from 0 to 4, got 7" in check_dataset(tmp_path / "pairs", num_classes=5).problems[0]
 
-    picture(tmp_path / "table" / "a.png")
+    write(tmp_path / "table" / "a.png")
     (tmp_path / "table" / "any.csv").write_text("id,label\na,1\n")
     assert check_dataset(tmp_path / "table").problems == []
     assert "has the label '1'" in check_dataset(tmp_path / "table", num_classes=1).problems[0]
+
+
+def test_splits_are_checked_one_by_one(tmp_path):
+    for split, size in (("train", 3), ("val", 2), ("test", 1)):
+        for number in range(size):
+            write(tmp_path / "classes" / split / "a" / f"{number}.png")
+            write(tmp_path / "pairs" / split / "images" / f"{number}.png")
+            write(tmp_path / "pairs" / split / "masks" / f"{number}.png", flat(number, (6, 5)))
+            write(tmp_path / "table" / split / f"{number}.png")
+        rows = [f"{number},{number}\n" for number in range(size)]
+        (tmp_path / "table" / f"{split}.csv").write_text("id,label\n" + "".join(rows))
+    for kind in ("classes", "pairs", "table"):
+        report = check_dataset(tmp_path / kind)
+        assert report.problems == []
+        assert [fact.partition(",")[0] for fact in report.facts] == [
+            "train: 3 images", "valid: 2 images", "test: 1 images",
+        ]  # fmt: skip
+    (problem,) = check_dataset(tmp_path / "table", num_classes=2).problems
+    assert "train.csv:4: has the label '2'" in problem
+    report = check_dataset(tmp_path / "table" / "train", table=tmp_path / "table" / "train.csv")
+    assert report.facts[0].startswith("images: 3 images")
 
 
 def test_idx(tmp_path):
@@ -116,7 +127,7 @@ def test_idx(tmp_path):
 
 
 def test_single_files(tmp_path):
-    assert check_dataset(picture(tmp_path / "a.png")).facts == ["5 x 6 pixels, 3 channels"]
+    assert check_dataset(write(tmp_path / "a.png")).facts == ["5 x 6 pixels, 3 channels"]
     (tmp_path / "b.png").write_text("no image")
     assert "is not an image" in check_dataset(tmp_path / "b.png").problems[0]
     with h5py.File(tmp_path / "c.h5", "w") as file:
@@ -131,6 +142,6 @@ def test_what_is_not_known(tmp_path):
         check_dataset(tmp_path / "absent")
     with pytest.raises(ValueError, match=r"holds nothing that is known"):
         check_dataset(tmp_path)
-    picture(tmp_path / "a.png")
+    write(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"holds 1 images but neither classes nor labels"):
         check_dataset(tmp_path)

@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pictures import write
 
 from scalespaces.data import Cityscapes
 from scalespaces.data._cityscapes import train_ids
 from scalespaces.data._make import make_cityscapes
 from scalespaces.data._pixels import read_mask
 
-image_module = pytest.importorskip("PIL.Image")
+pytest.importorskip("PIL.Image")
 
 # The numbers that the benchmark evaluates, in the order of its classes.
 EVALUATED = "7 8 11 12 13 17 19 20 21 22 23 24 25 26 27 28 31 32 33"
@@ -56,24 +57,21 @@ def test_colors_go_with_classes(tree):
     assert within.max() < 0.5 * pixels.var(1).mean()
 
 
-@pytest.mark.parametrize("size", [(8, 8), (32, 64), (17, 33)])
-def test_crops_of_any_size(size, tree):
-    image, mask = Cityscapes(tree, crop=size, flip=True)[0]
-    assert (image.shape, mask.shape) == ((3, *size), size)
-
-
-def test_scenes_of_any_resolution(tmp_path):
+def test_scenes_and_crops_of_any_size(tmp_path):
     make_cityscapes(tmp_path, {"train": 1}, size=(23, 41))
     assert Cityscapes(tmp_path)[0][1].shape == (23, 41)
+    for size in ((8, 8), (23, 41), (17, 33)):
+        image, mask = Cityscapes(tmp_path, crop=size, flip=True)[0]
+        assert (image.shape, mask.shape) == ((3, *size), size)
 
 
 def test_problems_are_named_or_counted(tree):
-    ids = np.array(image_module.open(annotation(tree, 0)))
+    ids = read_mask(annotation(tree, 0)).numpy().astype(np.uint8)
     ids[3, 5] = 34
-    image_module.fromarray(ids).save(annotation(tree, 0))
+    write(annotation(tree, 0), ids)
     with pytest.raises(ValueError, match=r"000000_000019_gtFine_labelIds.png' must be .* 33, got 34 at \(3, 5\)"):
         Cityscapes(tree)[0]
-    image_module.fromarray(np.stack([ids] * 3, -1)).save(annotation(tree, 1))
+    write(annotation(tree, 1), np.stack([ids] * 3, -1))
     with pytest.raises(ValueError, match=r"000001_000019_gtFine_labelIds.png' is no mask: it has mode RGB"):
         Cityscapes(tree)[1]
     annotation(tree, 2).unlink()
@@ -95,8 +93,7 @@ def test_wrong_splits_and_trees(tree):
         Cityscapes(tree / "gtFine")
     with pytest.raises(FileExistsError, match=r"exist"):
         make_cityscapes(tree, {"train": 1})
-    stranger = tree / "leftImg8bit/train/synthetic/other.png"
-    image_module.new("RGB", (4, 4)).save(stranger)
+    write(tree / "leftImg8bit/train/synthetic/other.png")
     with pytest.raises(ValueError, match=r"other.png' is not called \*_leftImg8bit.png"):
         Cityscapes(tree)
 

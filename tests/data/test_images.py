@@ -1,9 +1,15 @@
+"""Images and masks in files: pixels are those of the file, and files that cannot be read are named."""
+
 import numpy as np
 import pytest
 import torch
+from pictures import VALUES, truncate, write
 from torch.testing import assert_close
 
-from scalespaces.data import photograph, read_image
+from scalespaces.data import photograph, read_image, to_unit
+from scalespaces.data._pixels import read_mask, read_pixels
+
+image_module = pytest.importorskip("PIL.Image")
 
 
 def test_photograph_is_a_color_image_in_the_unit_interval():
@@ -11,8 +17,7 @@ def test_photograph_is_a_color_image_in_the_unit_interval():
     assert image.shape == (1, 3, 512, 512)
     assert image.dtype == torch.float32
     assert image.is_contiguous()
-    assert image.min() >= 0
-    assert image.max() <= 1
+    assert 0 <= image.min() < image.max() <= 1
     assert image.std() > 0.1
     red, _, blue = image[0]
     assert (red - blue).abs().mean() > 0.02  # not a gray image in three copies
@@ -22,14 +27,8 @@ def test_photograph_is_a_color_image_in_the_unit_interval():
 def test_size_crops_the_center(size):
     whole, crop = photograph(), photograph(size)
     margin = (512 - size) // 2
-    assert crop.shape == (1, 3, size, size)
     assert crop.is_contiguous()
     assert_close(crop, whole[..., margin : margin + size, margin : margin + size], rtol=0, atol=0)
-
-
-def test_every_call_returns_a_tensor_of_its_own():
-    photograph(8).zero_()
-    assert photograph(8).abs().sum() > 0
 
 
 @pytest.mark.parametrize("size", [0, -1, 513])
@@ -38,12 +37,76 @@ def test_a_size_that_does_not_fit_is_refused(size):
         photograph(size)
 
 
-def test_files_are_read_as_they_are(tmp_path):
-    image_module = pytest.importorskip("PIL.Image")
-    values = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
-    image_module.fromarray(values).save(tmp_path / "small.png")
-    image = read_image(tmp_path / "small.png")
-    assert_close(image[0].permute(1, 2, 0) * 255, torch.from_numpy(values).float())
-    assert read_image(tmp_path / "small.png", 3).shape == (1, 3, 3, 3)
-    with pytest.raises(ValueError, match=r"cannot read"):
-        read_image(tmp_path / "missing.png")
+def test_every_call_returns_a_tensor_of_its_own():
+    photograph(8).zero_()
+    assert photograph(8).abs().sum() > 0
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "bmp", "ppm"])
+def test_pixels_are_the_files(suffix, tmp_path):
+    file = write(tmp_path / f"a.{suffix}")
+    pixels = read_pixels(file)
+    assert pixels.dtype == torch.uint8
+    assert pixels.is_contiguous()
+    np.testing.assert_array_equal(pixels.permute(1, 2, 0), VALUES)
+    assert_close(read_image(file)[0], to_unit(pixels))
+    assert_close(read_image(file, 3)[0], to_unit(pixels[:, 1:4, 1:4]))
+
+
+def test_palettes_are_looked_up_in_images_and_not_in_masks(tmp_path):
+    picture = image_module.fromarray(np.array([[0, 2], [1, 2]], np.uint8)).convert("P")
+    picture.putpalette([9, 8, 7, 10, 20, 30, 255, 0, 1])
+    picture.save(tmp_path / "palette.png")
+    colors = read_pixels(tmp_path / "palette.png")
+    assert colors[:, 0, 0].tolist() == [9, 8, 7]
+    assert colors[:, 0, 1].tolist() == [255, 0, 1]
+    assert read_mask(tmp_path / "palette.png").tolist() == [[0, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tif"])
+def test_sixteen_bits_are_refused_or_read_whole(name, tmp_path):
+    deep = np.array([[0, 257], [40000, 65535]], np.uint16)
+    file = write(tmp_path / name, deep)
+    with pytest.raises(ValueError, match=rf"{name}' has more than 8 bits per pixel .*deep=True"):
+        read_pixels(file)
+    assert_close(read_pixels(file, deep=True)[1], torch.from_numpy(deep / 65535).float())
+    assert read_mask(file).tolist() == deep.tolist()
+
+
+def test_other_depths(tmp_path):
+    shallow = write(tmp_path / "a.png")
+    assert_close(read_pixels(shallow, deep=True), to_unit(read_pixels(shallow)))
+    file = write(tmp_path / "float.tif", np.array([[0.25, 1.5]], np.float32))
+    assert read_pixels(file, deep=True)[2].tolist() == [[0.25, 1.5]]
+    with pytest.raises(ValueError, match=r"wide.tif' has numbers beyond 16 bits"):
+        read_pixels(write(tmp_path / "wide.tif", np.array([[0, 70000]], np.int32)), deep=True)
+
+
+def test_masks_are_no_colors(tmp_path):
+    with pytest.raises(ValueError, match=r"a.png' is no mask: it has mode RGB"):
+        read_mask(write(tmp_path / "a.png"))
+    image_module.fromarray(np.array([[0, 255]], np.uint8)).convert("1").save(tmp_path / "bits.png")
+    assert read_mask(tmp_path / "bits.png").tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("read", [read_image, read_pixels, read_mask])
+def test_files_that_are_no_images_are_named(read, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
+    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "empty.png").touch()
+    for name in ("short.png", "short.tif"):
+        truncate(write(tmp_path / name, noise))
+    for name in ("text.png", "empty.png", "short.png", "short.tif"):
+        with pytest.raises(ValueError, match=f"{name}' is not an image that Pillow reads"):
+            read(tmp_path / name)
+    with pytest.raises(ValueError, match=r"cannot read .*absent.png': No such file"):
+        read(tmp_path / "absent.png")
+
+
+def test_to_unit():
+    bytes = torch.arange(256, dtype=torch.uint8)
+    assert_close(to_unit(bytes), torch.linspace(0, 1, 256))
+    assert to_unit(bytes, torch.float64).dtype == torch.float64
+    assert to_unit(torch.tensor([0.5])).tolist() == [0.5]
+    with pytest.raises(ValueError, match=r"uint8 or floating point, got torch.int64"):
+        to_unit(torch.arange(3))

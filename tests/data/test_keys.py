@@ -1,20 +1,19 @@
 """Random numbers are a function of (seed, epoch, sample): not of the order, the workers or the process."""
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import write
 from torch.utils.data import DataLoader
 
 from scalespaces.data import ArrayImages, MaskFolders
-from scalespaces.data._keys import Indexed, keyed_generator
+from scalespaces.data._keys import keyed_generator
 
-image_module = pytest.importorskip("PIL.Image")
-
+pytest.importorskip("PIL.Image")
 forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 keys = st.tuples(*[st.integers(0, 2**40)] * 3)
 
@@ -25,9 +24,8 @@ def scenes(tmp_path) -> MaskFolders:
     generator = np.random.default_rng(0)
     for name in "abcdefg":
         ids = generator.integers(0, 200, (20, 30), dtype=np.uint8)
-        for folder, pixels in (("images", np.stack([ids] * 3, -1)), ("masks", ids)):
-            (tmp_path / folder).mkdir(exist_ok=True)
-            image_module.fromarray(pixels).save(tmp_path / folder / f"{name}.png")
+        write(tmp_path / "images" / f"{name}.png", np.stack([ids] * 3, -1))
+        write(tmp_path / "masks" / f"{name}.png", ids)
     return MaskFolders(tmp_path / "images", tmp_path / "masks", 200, crop=(9, 12), flip=True, seed=3)
 
 
@@ -59,16 +57,10 @@ def test_crops_reach_every_place_and_flip_half(scenes):
     seen = []
     for epoch in range(60):
         scenes.set_epoch(epoch)
-        mask = scenes[0][1]
-        places = [(top, flip) for top in (0, 1) for flip in (0, 1) if torch.equal(_cut(whole, top, flip), mask)]
-        seen += places
+        cuts = [(top, flip, whole[top : top + 19]) for top in (0, 1) for flip in (0, 1)]
+        seen += [(t, flip) for t, flip, cut in cuts if torch.equal(cut.flip(-1) if flip else cut, scenes[0][1])]
     assert len(seen) == 60
     assert all(seen.count((top, flip)) > 5 for top in (0, 1) for flip in (0, 1))
-
-
-def _cut(whole, top, flip):
-    part = whole[top : top + 19]
-    return part.flip(-1) if flip else part
 
 
 @forking
@@ -87,11 +79,10 @@ def test_order_workers_and_pickling_do_not_matter(scenes):
 
 @forking
 def test_persistent_workers_see_the_epoch(scenes):
-    dataset = Indexed(scenes)
-    loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
+    loader = DataLoader(scenes, batch_size=4, num_workers=1, persistent_workers=True)
     images = torch.empty(0)
     for epoch in (0, 7):
-        dataset.set_epoch(epoch)
+        scenes.set_epoch(epoch)
         images = torch.cat([batch[0] for batch in loader])
         assert torch.equal(images, torch.stack([image for image, _ in scenes]))
     scenes.set_epoch(0)
@@ -104,18 +95,6 @@ def test_datasets_end(scenes):
         scenes[7]
     with pytest.raises(ValueError, match=r"epoch must be at least 0, got -1"):
         scenes.set_epoch(-1)
-
-
-def test_indexed_samples_carry_their_index():
-    images = torch.arange(4, dtype=torch.uint8)[:, None, None].expand(4, 2, 2)
-    labels = torch.tensor([3, 1, 0, 2])
-    dataset = Indexed(ArrayImages(images, labels, 4))
-    order = torch.tensor([2, 0, 3, 1])
-    pictures, classes, indices = next(iter(DataLoader(dataset, batch_size=4, sampler=order.tolist())))
-    assert torch.equal(indices, order)
-    assert torch.equal(classes, labels[order])
-    assert torch.equal(pictures[:, 0, 0, 0].long(), order)
-    assert dataset[-1][2] == 3
 
 
 @pytest.mark.parametrize(
@@ -133,9 +112,3 @@ def test_indexed_samples_carry_their_index():
 def test_arrays_that_do_not_fit_are_refused(images, labels, message):
     with pytest.raises(ValueError, match=message):
         ArrayImages(images, labels, 10)
-
-
-def test_nothing_needs_the_folder_it_was_made_in(scenes, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    relative = MaskFolders(Path("images"), Path("masks"), 200)
-    assert len(relative) == 7

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from scalespaces.data import digits, mnist_scale, unseen_scales
 from scalespaces.data._idx import read_idx, read_idx_images, write_idx
-from scalespaces.data._make import source_images, write_sets
-from scalespaces.data._scales import rescale, rescale_all, split_classes
+from scalespaces.data._make import write_sets
+from scalespaces.data._scales import rescale, split_classes
 
 pytest.importorskip("PIL.Image")
 pytest.importorskip("sklearn")
@@ -52,9 +53,9 @@ def test_what_is_written_is_read(tmp_path_factory, dtype, shape, name):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no IDX file"),
-        (b"\x89PNG\r\n", "is no IDX file: it begins with"),
-        (b"\0\0\x08\x03\0\0", "is no IDX file"),
+        (b"", "is not an IDX file"),
+        (b"\x89PNG\r\n", "is not an IDX file: it begins with"),
+        (b"\0\0\x08\x03\0\0", "is not an IDX file"),
         (bytes([0, 0, 8, 1, 0, 0, 0, 5, 1, 2]), "should have 5 bytes of data, for 5, has 2"),
         (bytes([0, 0, 8, 1, 0, 0, 0, 1, 1, 2]), "should have 1 bytes of data, for 1, has 2"),
         (gzip.compress(b"\0" * 1000, mtime=0)[:-12], "is damaged"),
@@ -71,16 +72,13 @@ def test_damaged_idx_files_are_refused(data, message, tmp_path):
 
 def test_mnists_names(tmp_path):
     images = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
-    for split, suffix in (("train", ".gz"), ("t10k", "")):
-        write_idx(tmp_path / f"{split}-images-idx3-ubyte{suffix}", images[: 3 if suffix else 2])
-        write_idx(tmp_path / f"{split}-labels-idx1-ubyte{suffix}", np.array([1, 0, 9], np.uint8)[: 3 if suffix else 2])
+    for split, suffix, number in (("train", ".gz", 3), ("t10k", "", 2)):
+        write_idx(tmp_path / f"{split}-images-idx3-ubyte{suffix}", images[:number])
+        write_idx(tmp_path / f"{split}-labels-idx1-ubyte{suffix}", np.array([1, 0, 9], np.uint8)[:number])
     train, test = (read_idx_images(tmp_path, split) for split in ("train", "test"))
     assert torch.equal(train[2][0][0], torch.from_numpy(images[2]))
     assert [int(label) for _, label in train] == [1, 0, 9]
     assert len(test) == 2
-    pooled, labels = source_images(tmp_path)
-    assert pooled.shape == (5, 4, 4)
-    assert labels.tolist() == [1, 0, 9, 1, 0]
     with pytest.raises(FileNotFoundError, match=r"no file valid-images-idx3-ubyte"):
         read_idx_images(tmp_path, "valid")
     with pytest.raises(ValueError, match=r"train in .*must be from 0 to 8, got 9 at 2"):
@@ -164,17 +162,19 @@ def test_scale_one_is_the_image_and_scales_are_sizes(antialias):
 
 def test_images_keep_their_labels_and_their_scales_are_recorded():
     images, labels = digits()
-    dataset = rescale_all(images[:30], labels[:30], (0.5, 2.0), 16, seed=4, place="random")
+    options: Any = {"tests": [], "canvas": 16, "place": "random", "counts": (30, 0, 0), "seed": 4}
+    dataset = unseen_scales(images, labels, (0.5, 2.0), **options)["train"]
+    (chosen,) = split_classes(labels, (30,), 4)
     assert dataset.scales is not None
-    assert torch.equal(dataset.labels, torch.from_numpy(labels[:30]))
+    assert torch.equal(dataset.labels, torch.from_numpy(labels[chosen]))
     scales = dataset.scales.numpy()
     assert 0.5 <= scales.min() < 0.8
     assert 1.7 < scales.max() <= 2.0
-    mass = dataset.images.double().sum((1, 2, 3)).numpy() / images[:30].sum((1, 2))
+    mass = dataset.images.double().sum((1, 2, 3)).numpy() / images[chosen].sum((1, 2))
     np.testing.assert_allclose(mass, scales**2, rtol=0.1)
-    one = rescale_all(images[3:4], labels[3:4], (0.5, 2.0), 16, seed=4)
-    assert one.scales is not None
-    assert float(one.scales[0]) == float(scales[0])  # of the index, not of the image
+    other = unseen_scales(images[::-1], labels[::-1], (0.5, 2.0), **options)["train"]
+    assert other.scales is not None
+    assert np.array_equal(other.scales, scales)  # of the index, not of the image
 
 
 def test_mnist_scale():

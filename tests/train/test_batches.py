@@ -1,21 +1,24 @@
-"""Batches are a function of (seed, epoch, batch): processes and accumulated batches split them."""
+"""Batches are a function of (seed, epoch, batch): processes and accumulated batches split them. And their loaders."""
 
 from collections.abc import Iterable
 from itertools import chain, islice
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from scalespaces.data import ArrayImages
-from scalespaces.train._batches import KeyedBatches
+from scalespaces.data import ArrayImages, Cityscapes
+from scalespaces.data._make import make_cityscapes
+from scalespaces.train._batches import KeyedBatches, collate, evaluation_loader, training_loader
 
 counts = st.integers(1, 4)
 
 
 def dataset(number: int) -> ArrayImages:
-    return ArrayImages(torch.zeros(number, 1, 1, dtype=torch.uint8), torch.zeros(number, dtype=torch.int64))
+    return ArrayImages(torch.zeros(number, 1, 1, dtype=torch.uint8), torch.arange(number))
 
 
 def flat(batches: Iterable[list[int]]) -> list[int]:
@@ -107,3 +110,71 @@ def test_too_few_samples_are_refused():
     assert list(map(len, KeyedBatches(dataset(8), 8))) == [8]
     with pytest.raises(ValueError, match=r"training set has 7, fewer than 8; use a smaller data\.batch_size"):
         KeyedBatches(dataset(7), 8)
+
+
+# --- loaders ---------------------------------------------------------------------------------------------------------
+
+
+@given(more=st.integers(0, 25), processes=st.integers(1, 5), batch=st.integers(1, 7))
+def test_processes_share_an_evaluation(more, processes, batch):
+    data = dataset(processes + more)
+    parts = [
+        torch.cat([labels for _, labels in evaluation_loader(data, batch, rank=rank, processes=processes)]).tolist()
+        for rank in range(processes)
+    ]
+    assert sorted(chain(*parts)) == list(range(processes + more)), "each sample once"
+    assert all(part == sorted(part) for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_no_process_goes_without():
+    with pytest.raises(ValueError, match=r"4 processes share .* got 3; use fewer processes"):
+        evaluation_loader(dataset(3), 2, rank=0, processes=4)
+
+
+def test_images_of_a_batch_have_one_size():
+    sample = torch.tensor(0)
+    with pytest.raises(ValueError, match=r"same size, got 3 x 4 x 4, 3 x 4 x 6; set data\.size, or data\.crop"):
+        collate([(torch.zeros(3, 4, 6), sample), (torch.zeros(3, 4, 4), sample)])
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("streets")
+    make_cityscapes(root, {"train": 5}, size=(40, 64))
+    return root
+
+
+def epochs(root: Path, workers: int, number: int) -> list[list[Tensor]]:
+    batches = KeyedBatches(Cityscapes(root, crop=(24, 32), flip=True, seed=4), 2, 4)
+    loader = training_loader(batches, workers)
+    found = []
+    for epoch in range(number):
+        batches.set_epoch(epoch)
+        found += list(loader)
+    return found
+
+
+def test_training_batches_are_the_samples_and_their_indices(streets):
+    data = Cityscapes(streets, crop=(24, 32), flip=True, seed=4)
+    batches = KeyedBatches(data, 2, 4)
+    loaded = epochs(streets, 0, 3)
+    assert len(loaded) == 6
+    for n, (images, targets, indices) in enumerate(loaded):
+        batches.set_epoch(n // 2)
+        expected = list(batches)[n % 2]
+        assert indices.tolist() == expected
+        for row, index in enumerate(expected):
+            image, target = data[index]
+            assert torch.equal(images[row], image)
+            assert torch.equal(targets[row], target)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more than there are cores
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_change_nothing(streets, workers):
+    """Persistent ones, too, learn the epoch."""
+    alone, shared = epochs(streets, 0, 4), epochs(streets, workers, 4)
+    for one, other in zip(alone, shared, strict=True):
+        assert all(map(torch.equal, one, other))

@@ -1,4 +1,4 @@
-"""Augmentation of the paper for PCam: on batches, on their device, keyed by (seed, epoch, sample)."""
+"""The paper's augmentation for PCam: on batches, on their device, keyed by (seed, epoch, sample)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from scalespaces.data._pixels import to_unit
 class PCamAugment:
     r"""The paper's augmentation of patches: flips, rotations, jitter and color, after Liu et al. (2017).
 
-    Rotations are by quarter turns, which with flips are the eight symmetries of the square; jitter moves a patch by
-    whole pixels, with reflection at its borders. So every pixel stays one of the patch's. Colors change as with
-    TensorFlow's ``random_*`` functions, in the order of the list; values are kept in [0, 1] after each. What a sample
-    gets is a function of the seed, the epoch and its index alone.
+    Rotations are by quarter turns; with flips, these are the eight symmetries of the square. Jitter moves a patch by
+    whole pixels, with reflection at its borders. Colors change as with TensorFlow's ``random_*`` functions, in the
+    order of the list, and are clipped to [0, 1] after each. The changes depend on seed, epoch and index alone.
 
     Args:
         seed: of the experiment.
-        jitter: up to this many pixels, along each axis.
-        brightness: :math:`x + b`, :math:`|b|` up to this.
-        saturation: :math:`\times (1 + s)` in HSV, :math:`|s|` up to this.
-        hue: turn of the colors, as a part of the circle, up to this.
-        contrast: :math:`m + (1 + c)(x - m)` around each channel's mean :math:`m`, :math:`|c|` up to this.
+        jitter: largest move along each axis, in pixels.
+        brightness: largest :math:`|b|` in :math:`x + b`.
+        saturation: largest :math:`|s|` in :math:`\times (1 + s)`, in HSV.
+        hue: largest turn of the colors, as a share of the circle.
+        contrast: largest :math:`|c|` in :math:`m + (1 + c)(x - m)`, with each channel's mean :math:`m`.
 
     Call it with images, their indices in the dataset (best on the CPU, where the numbers are drawn) and the epoch.
 
@@ -50,7 +49,7 @@ class PCamAugment:
     contrast: float = 0.75
 
     def __call__(self, images: Tensor, indices: Tensor | Sequence[int], epoch: int) -> Tensor:
-        """Augment a batch, whose samples have these indices in their dataset."""
+        """Augment a batch of samples with these indices in their dataset."""
         if len(indices) != len(images):
             raise ValueError(f"one index for each of {len(images)} images is needed, got {len(indices)}")
         places, colors = self.draw(indices, epoch)
@@ -58,12 +57,7 @@ class PCamAugment:
         return recolor(moved, *colors.to(moved, non_blocking=True).unbind(1))
 
     def draw(self, indices: Tensor | Sequence[int], epoch: int) -> tuple[Tensor, Tensor]:
-        """What each sample gets in an epoch, on the CPU.
-
-        Returns:
-            ``(B, 4)`` integers: quarter turns, flip, rows and columns to move by; and ``(B, 4)`` floats: brightness,
-            saturation, hue and contrast.
-        """
+        """Draw ``(B, 4)`` integers (turns, flip, rows, columns) and floats (brightness, saturation, hue, contrast)."""
         deltas = np.array([self.brightness, self.saturation, self.hue, self.contrast])
         places, colors = np.empty((len(indices), 4), np.int64), np.empty((len(indices), 4))
         for row, index in enumerate(indices.tolist() if isinstance(indices, Tensor) else indices):
@@ -79,8 +73,8 @@ def move(images: Tensor, places: Tensor) -> Tensor:
 
     Args:
         images: ``(B, C, N, N)``.
-        places: ``(B, 4)``: counter-clockwise quarter turns, whether to flip left to right after them, and rows and
-            columns to move the content down and right by, before them.
+        places: ``(B, 4)``: counter-clockwise quarter turns, a flip left to right after them, and the rows and columns
+            by which the content moves down and right before them.
     """
     side = images.shape[-1]
     if images.shape[-2] != side:
@@ -90,10 +84,11 @@ def move(images: Tensor, places: Tensor) -> Tensor:
     column = torch.where(flip == 1, side - 1 - row, row)
 
     def source(along: Tensor, mirrored: Tensor, shift: Tensor) -> Tensor:
-        return _reflect(torch.where(mirrored, side - 1 - along, along) - shift, side)
+        index, last = torch.where(mirrored, side - 1 - along, along) - shift, max(side - 1, 1)
+        return (last - (last - index.remainder(2 * last)).abs()).clamp(max=side - 1)  # reflected at the borders
 
-    # The pixel at (r, c) comes from (r, c), (c, -r), (-r, -c) or (-c, r), for 0 to 3 quarter turns: the row it comes
-    # from is a function of one of the two, the column of the other, and the index in the plane a sum.
+    # The pixel at (r, c) comes from (r, c), (c, -r), (-r, -c) or (-c, r), for 0 to 3 quarter turns. So the row it comes
+    # from depends on one of the two, the column on the other, and the index in the plane is a sum.
     upside, sideways, turned = turns >= 2, (turns == 1) | (turns == 2), turns % 2 == 1
     of_row = torch.where(turned, source(row, sideways, right), side * source(row, upside, down))
     of_column = torch.where(turned, side * source(column, upside, down), source(column, sideways, right))
@@ -101,27 +96,19 @@ def move(images: Tensor, places: Tensor) -> Tensor:
     return images.flatten(2).gather(2, index).view(images.shape)
 
 
-def _reflect(index: Tensor, side: int) -> Tensor:
-    last = max(side - 1, 1)
-    return (last - (last - index.remainder(2 * last)).abs()).clamp(max=side - 1)
-
-
 def recolor(images: Tensor, brightness: Tensor, saturation: Tensor, hue: Tensor, contrast: Tensor) -> Tensor:
     r"""Change the colors of each image of a batch; zeros change nothing.
 
-    Saturation and hue change in HSV, but without a detour: with the value :math:`V` (the largest of the three), the
-    chroma :math:`C` (less the smallest) and the hue :math:`h` in sixths of the circle, a channel is
+    Saturation and hue change in HSV, without an image in HSV: with the value :math:`V` (the largest channel), the
+    chroma :math:`C` (largest minus smallest) and the hue :math:`h` in sixths of the circle, a channel is
 
     .. math:: V - C \, \big[2 - |(h + n) \bmod 6 - 2|\big]_0^1, \qquad n = 5, 3, 1 \text{ for red, green, blue}
 
-    The saturation is :math:`C / V`, at most 1: to multiply it is to multiply :math:`C`, up to :math:`V`.
+    The saturation is :math:`C / V`, at most 1, so multiplying it means multiplying :math:`C`, up to :math:`V`.
 
     Args:
         images: ``(B, 3, H, W)`` in [0, 1].
-        brightness: ``(B,)``, what is added.
-        saturation: ``(B,)``, by how much more than 1 the saturation is multiplied.
-        hue: ``(B,)``, turn, in parts of the circle.
-        contrast: ``(B,)``, by how much more than 1 differences from the channel's mean are multiplied.
+        brightness, saturation, hue, contrast: ``(B,)``, the changes as in :class:`PCamAugment`.
     """
     brightness, saturation, hue, contrast = (
         column[:, None, None, None] for column in (brightness, saturation, hue, contrast)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,20 +12,11 @@ import numpy as np
 
 from scalespaces.data import _cityscapes as cityscapes
 from scalespaces.data import _pcam as pcam
-from scalespaces.data._cityscapes import Cityscapes
-from scalespaces.data._folders import (
-    ClassFolders,
-    ImageFiles,
-    LabeledFolder,
-    MaskFolders,
-    NothingLeftError,
-    image_files,
-)
-from scalespaces.data._idx import read_idx, read_idx_images
+from scalespaces.data._folders import ImageFiles, NothingLeftError, folder_classes, image_files
+from scalespaces.data._idx import IMAGES, read_idx, read_idx_images
+from scalespaces.data._open import ANY, SPLITS, Kind, named, open_whole
 from scalespaces.data._pixels import read_pixels
 from scalespaces.data._progress import progress
-
-_IDX_IMAGES = "-images-idx3-ubyte"
 
 
 @dataclass
@@ -40,17 +32,39 @@ class Report:
         lines += ["no problems"] if not self.problems else [f"{len(self.problems)} problems:"]
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
+    def note(self, problems: Mapping[Path, str] | Mapping[str, str]) -> None:
+        """Add problems, by file."""
+        self.problems += [f"{file}: {reason}" for file, reason in problems.items()]
+
+    @contextmanager
+    def noting(self, where: str | Path) -> Iterator[None]:
+        """Turn an error into a problem of a file or set, and go on."""
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of files that are left out, which are noted
+                yield
+        except (ValueError, OSError) as error:
+            skipped = error.skipped if isinstance(error, NothingLeftError) else {}
+            self.note(skipped or {str(where): str(error).removeprefix(repr(str(where))).strip()})
+
+    def read(self, name: str, folder: Path, kind: Kind, split: str, table: Path | None, num_classes: int) -> None:
+        """Read all image files of a set, and note what it holds and what had to be left out."""
+        with self.noting(name):
+            dataset = open_whole(folder, kind, split, table, num_classes=num_classes, on_error="skip")
+            if isinstance(dataset, ImageFiles):
+                self.note(dataset.skipped)
+                self.facts.append(f"{name}: {len(dataset)} images, {dataset.summary()}")
+
 
 def check_dataset(path: str | Path, *, table: str | Path | None = None, num_classes: int | None = None) -> Report:
     """Read all of a dataset, and report what it holds and what is wrong.
 
-    What it is shows by its names: PCam's files, Cityscapes' tree, IDX files, ``images`` beside ``masks``, images with
+    The names of files show what it is: PCam's files, Cityscapes' tree, IDX files, ``images`` and ``masks``, images with
     a table of labels, or a folder for each class; or a single HDF5, IDX or image file.
 
     Args:
         path: file or folder.
-        table: CSV file with the labels of the images in the folder; ``labels.csv`` beside or in it when left out.
-        num_classes: labels must be below; not checked when left out, except where the format says it.
+        table: CSV file with the labels of the images in the folder; by default, one in it or ``labels.csv`` next to it.
+        num_classes: labels must be below this; by default, they are only checked if the format has a limit.
     """
     path = Path(path)
     if not path.exists():
@@ -61,47 +75,26 @@ def check_dataset(path: str | Path, *, table: str | Path | None = None, num_clas
         return _check_pcam(path)
     if (path / "leftImg8bit").is_dir() or (path / "gtFine").is_dir():
         return _check_cityscapes(path)
-    if list(path.glob(f"*{_IDX_IMAGES}*")):
+    if any(path.glob(f"*{IMAGES}*")):
         return _check_idx(path, 10 if num_classes is None else num_classes)
-    if (path / "images").is_dir() and (path / "masks").is_dir():
-        report, most = Report("images and masks"), 2**31 if num_classes is None else num_classes
-        _collect(report, "images", lambda: MaskFolders(path / "images", path / "masks", most, on_error="skip"))
-        return report
-    tables = [Path(table)] if table is not None else sorted([*path.glob("*.csv"), *path.parent.glob("labels.csv")])
-    if tables:
-        report, most = Report(f"images with labels in {tables[0]}"), 2**31 if num_classes is None else num_classes
-        _collect(report, "images", lambda: LabeledFolder(path, tables[0], most, on_error="skip"))
-        return report
-    if not any(folder.is_dir() for folder in path.iterdir()):
-        what = f"{len(image_files(path))} images but neither classes nor labels" if image_files(path) else "nothing"
-        raise ValueError(
-            f"{str(path)!r} holds {what} that is known here; see `scalespaces data check --help` for what is"
-        )
-    report = Report("a folder for each class")
-    _collect(report, "images", lambda: ClassFolders(path, on_error="skip"))
-    return report
+    return _check_folders(path, table, ANY if num_classes is None else num_classes)
 
 
 def _check_file(path: Path) -> Report:
     if path.suffix in (".h5", ".hdf5"):
         report = Report("HDF5 file")
-        try:
-            with pcam.open_h5(path) as file:
-                parts = [part for part in "xy" if part in file]
-        except ValueError as error:
-            report.problems.append(f"{path}: {_without(error, path)}")
-            return report
-        if not parts:
-            report.problems.append(f"{path}: has neither a dataset x nor y")
-        for part in parts:
-            (_check_patches if part == "x" else _check_labels)(report, path)
+        with report.noting(path), pcam.open_h5(path) as file:
+            parts = [part for part in "xy" if part in file]
+            if not parts:
+                raise ValueError("has neither a dataset x nor y")
+            for part in parts:
+                _check_h5(report, path, part)
         return report
-    if "-idx" in path.name:
-        report = Report("IDX file")
-        _attempt(report, lambda: _describe(read_idx(path)), path)
-        return report
-    report = Report("image")
-    _attempt(report, lambda: "{2} x {1} pixels, {0} channels".format(*read_pixels(path, deep=True).shape), path)
+    is_idx = "-idx" in path.name
+    report = Report("IDX file" if is_idx else "image")
+    with report.noting(path):
+        pixels = None if is_idx else read_pixels(path, deep=True).shape
+        report.facts.append("{2} x {1} pixels, {0} channels".format(*pixels) if pixels else _describe(read_idx(path)))
     return report
 
 
@@ -113,109 +106,88 @@ def _check_pcam(path: Path) -> Report:
         if not there:
             report.facts.append(f"{split}: not there")
             continue
-        report.problems += [f"{file}: is missing" for part, file in files.items() if part not in there]
-        counts = {}
-        for part, file in there.items():
-            counts[part] = (_check_patches if part == "x" else _check_labels)(report, file)
-        if None not in counts.values() and len(set(counts.values())) > 1:
-            report.problems.append(f"{files['x']}: has {counts['x']} patches for {counts['y']} labels")
+        report.note({file: "is missing" for part, file in files.items() if part not in there})
+        counts = [_check_h5(report, file, part) for part, file in there.items()]
+        if None not in counts and len(set(counts)) > 1:
+            report.note({files["x"]: f"has {counts[0]} patches for {counts[1]} labels"})
     return report
 
 
-def _check_patches(report: Report, file: Path) -> int | None:
-    try:
-        with pcam.open_h5(file) as handle:
-            if "x" not in handle:
-                raise ValueError(f"{str(file)!r} must have a dataset 'x', has {', '.join(handle) or 'none'}")
-            patches = handle["x"]
-            pcam.check_patches(patches, file)
-            together, step = pcam.patches_per_read(patches), (patches.chunks or (64,))[0]
-            bad = []
+def _check_h5(report: Report, file: Path, part: str) -> int | None:
+    """Read all patches or labels in a file, and return their number, or None if it cannot be read."""
+    with report.noting(file):
+        if part == "y":
+            labels = pcam.read_labels(file)
+            report.facts.append(f"{file.name}: {len(labels)} labels, {int(labels.sum())} of them 1")
+            return len(labels)
+        with pcam.open_patches(file) as patches:
+            step = (patches.chunks or (64,))[0]
             for start in progress(range(0, len(patches), step), f"reading {file}"):
                 try:
                     patches[start : start + step]
                 except OSError as error:
-                    bad.append(f"{file}: patches {start} to {min(start + step, len(patches)) - 1}: {error}")
-            report.problems += bad
+                    last = min(start + step, len(patches)) - 1
+                    report.note({file: f"patches {start} to {last}: {error}"})
+            together = pcam.patches_per_read(patches)
             stored = f"gzip, {together} together" if patches.compression else "plain"
             slow = "; slow to read at random, see `scalespaces data repack`" if together > 1 else ""
             report.facts.append(f"{file.name}: {len(patches)} patches, {stored}{slow}")
             return len(patches)
-    except ValueError as error:
-        report.problems.append(f"{file}: {_without(error, file)}")
     return None
-
-
-def _check_labels(report: Report, file: Path) -> int | None:
-    try:
-        labels = pcam.read_labels(file)
-    except ValueError as error:
-        report.problems.append(f"{file}: {_without(error, file)}")
-        return None
-    report.facts.append(f"{file.name}: {len(labels)} labels, {int(labels.sum())} of them 1")
-    return len(labels)
 
 
 def _check_cityscapes(path: Path) -> Report:
     report = Report("Cityscapes")
-    for kind in ("leftImg8bit", "gtFine"):
-        if not (path / kind).is_dir():
-            report.problems.append(f"{path / kind}: is missing")
+    pictures, annotations = path / "leftImg8bit", path / "gtFine"
+    report.note({folder: "is missing" for folder in (pictures, annotations) if not folder.is_dir()})
     for split in cityscapes.SPLITS:
-        if (path / "leftImg8bit" / split).is_dir():
-            _collect(report, split, lambda split=split: Cityscapes(path, split, on_error="skip"))
+        if (pictures / split).is_dir():
+            report.read(split, path, "cityscapes", split, None, ANY)
         else:
             report.facts.append(f"{split}: not there")
-        images = {file.name.removesuffix("_leftImg8bit.png") for file in (path / "leftImg8bit" / split).rglob("*.png")}
-        for file in sorted((path / "gtFine" / split).rglob("*_gtFine_labelIds.png")):
-            if file.name.removesuffix("_gtFine_labelIds.png") not in images:
-                report.problems.append(f"{file}: has no image")
+        images = {file.name.removesuffix("_leftImg8bit.png") for file in (pictures / split).rglob("*.png")}
+        masks = sorted((annotations / split).rglob("*_gtFine_labelIds.png"))
+        alone = [file for file in masks if file.name.removesuffix("_gtFine_labelIds.png") not in images]
+        report.note(dict.fromkeys(alone, "has no image"))
     return report
 
 
 def _check_idx(path: Path, num_classes: int) -> Report:
     report = Report("IDX images")
-    splits = sorted({file.name.partition(_IDX_IMAGES)[0] for file in path.glob(f"*{_IDX_IMAGES}*")})
-    for split in splits:
-
-        def describe(split: str = split) -> str:
+    for split in sorted({file.name.partition(IMAGES)[0] for file in path.glob(f"*{IMAGES}*")}):
+        with report.noting(path):
             dataset = read_idx_images(path, split, num_classes)
-            classes = np.bincount(dataset.labels.numpy(), minlength=num_classes)
-            fact = f"{split}: {_describe(dataset.images[:, 0].numpy())}, {', '.join(map(str, classes))} by class"
+            classes = ", ".join(map(str, np.bincount(dataset.labels.numpy(), minlength=num_classes)))
+            fact = f"{split}: {_describe(dataset.images[:, 0].numpy())}, {classes} by class"
             scales = dataset.scales
-            return fact if scales is None else f"{fact}, scales {scales.min():.3g} to {scales.max():.3g}"
-
-        _attempt(report, describe, path)
+            report.facts.append(fact if scales is None else f"{fact}, scales {scales.min():.3g} to {scales.max():.3g}")
     return report
-
-
-def _collect(report: Report, name: str, make: Callable[[], ImageFiles]) -> None:
-    """Read all files of a dataset, which leaves out what is wrong, and report both."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what was left out is in the report
-            dataset = make()
-    except NothingLeftError as error:
-        report.problems += [f"{file}: {reason}" for file, reason in error.skipped.items()]
-        report.problems += [] if error.skipped else [f"{name}: {error}"]
-        return
-    except (ValueError, OSError) as error:
-        report.problems.append(f"{name}: {error}")
-        return
-    report.problems += [f"{file}: {reason}" for file, reason in dataset.skipped.items()]
-    report.facts.append(f"{name}: {len(dataset)} images, {dataset.summary()}")
-
-
-def _attempt(report: Report, describe: Callable[[], str], path: Path) -> None:
-    try:
-        report.facts.append(describe())
-    except (ValueError, OSError) as error:
-        report.problems.append(f"{path}: {_without(error, path)}")
 
 
 def _describe(array: np.ndarray) -> str:
     return f"{' x '.join(map(str, array.shape))} {array.dtype}"
 
 
-def _without(error: Exception, file: Path) -> str:
-    return str(error).removeprefix(repr(str(file))).strip()
+def _check_folders(path: Path, table: str | Path | None, num_classes: int) -> Report:
+    """Images in folders: with masks, with a table, or with a folder for each class; with or without splits."""
+    sets = {split: folder for split in SPLITS if (folder := named(path, split))} or {"": path}
+    tables = {split: file for split in SPLITS if (file := named(path, split, ".csv"))}
+    files = sorted([*path.glob("*.csv"), *path.parent.glob("labels.csv")]) if table is None else [Path(table)]
+    if files and (table is not None or not tables):
+        tables = {"": files[0]}
+    first = next(iter(sets.values()))
+    if (first / "images").is_dir() and (first / "masks").is_dir():
+        kind, report = "masks", Report("images and masks")
+    elif tables:
+        kind, report = "table", Report(f"images with labels in {', '.join(map(str, tables.values()))}")
+        sets = {split: named(path, split) or path for split in tables}
+    elif folder_classes(path):
+        kind, report = "class_folders", Report("a folder for each class")
+    else:
+        what = f"{len(image_files(path))} images but neither classes nor labels" if image_files(path) else "nothing"
+        raise ValueError(
+            f"{str(path)!r} holds {what} that is known here; see `scalespaces data check --help` for what is"
+        )
+    for split, folder in sets.items():
+        report.read(split if len(sets) > 1 else "images", folder, kind, split, tables.get(split), num_classes)
+    return report

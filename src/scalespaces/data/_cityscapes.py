@@ -7,9 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scalespaces.data._folders import MaskFolders, OnError, image_files
+from scalespaces.data._folders import ImageFiles, OnError, Size, image_files, read_pair
 from scalespaces.data._keys import check_labels
-from scalespaces.data._pixels import sides
 
 SPLITS = ("train", "val", "test")
 CLASSES = {  # of the benchmark, in their order: the number in labelIds files
@@ -33,7 +32,6 @@ CLASSES = {  # of the benchmark, in their order: the number in labelIds files
     "motorcycle": 32,
     "bicycle": 33,
 }
-IGNORED = 255
 NUM_IDS = 34
 """The numbers in labelIds files are 0 to 33."""
 
@@ -45,21 +43,21 @@ def train_ids() -> Tensor:
         >>> train_ids()[[7, 33, 0]]
         tensor([  0,  18, 255])
     """
-    table = torch.full((NUM_IDS,), IGNORED)
+    table = torch.full((NUM_IDS,), 255)
     table[list(CLASSES.values())] = torch.arange(len(CLASSES))
     return table
 
 
-class Cityscapes(MaskFolders):
+class Cityscapes(ImageFiles[Path]):
     """A split of Cityscapes: ``leftImg8bit/{split}/{city}/*_leftImg8bit.png`` and ``gtFine/.../*_gtFine_labelIds.png``.
 
     Args:
         root: the folder that holds ``leftImg8bit`` and ``gtFine``.
         split: ``"train"``, ``"val"`` or ``"test"`` (whose annotations are blank).
-        crop: side or ``(height, width)`` of random crops, 992 in the paper; whole images when left out.
+        crop: side or ``(height, width)`` of random crops, 992 in the paper; whole images by default.
         flip: mirror half of the images left to right.
         seed: of crops and flips.
-        on_error: ``"raise"``, or ``"skip"`` to leave out, counted, images without annotation and what is wrong.
+        on_error: ``"raise"``, or ``"skip"`` to leave out, with a warning, images without annotation and broken files.
 
     Shape:
         - Samples: image :math:`(3, H, W)` uint8, mask :math:`(H, W)` int64: the 19 classes, 255 ignored
@@ -70,15 +68,14 @@ class Cityscapes(MaskFolders):
         root: str | Path,
         split: str = "train",
         *,
-        crop: int | tuple[int, int] | None = None,
+        crop: Size = None,
         flip: bool = False,
         seed: int = 0,
         on_error: OnError = "raise",
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"split is one of {', '.join(SPLITS)}, got {split!r}")
-        self.crop, self.flip, self.deep = sides(crop, "crop"), flip, False
-        self.num_classes, self.ignore_index, self._table = len(CLASSES), IGNORED, train_ids()
+        self._table = train_ids()
         images, masks = Path(root) / "leftImg8bit" / split, Path(root) / "gtFine" / split
         samples, problems = [], {}
         for image in image_files(images):
@@ -90,10 +87,11 @@ class Cityscapes(MaskFolders):
                 problems[str(image)] = f"has no annotation: no file {str(mask)!r}"
             else:
                 samples.append((image, mask))
-        super(MaskFolders, self).__init__(images, samples, problems, on_error, seed)
+        super().__init__(images, samples, problems, on_error, crop=crop, flip=flip, seed=seed)
 
-    def classes_of(self, mask: Tensor, file: Path) -> Tensor:
-        """The 19 classes; numbers of no label are refused, rather than ignored."""
+    def load(self, file: Path, target: Path) -> tuple[Tensor, Tensor]:
+        """The whole image and its 19 classes. Numbers without a meaning are refused, not ignored."""
+        image, mask = read_pair(file, target)
         if int(mask.max()) >= NUM_IDS:
-            check_labels(mask.numpy(), NUM_IDS, f"numbers in {str(file)!r}")
-        return self._table[mask]
+            check_labels(mask.numpy(), NUM_IDS, f"numbers in {str(target)!r}")
+        return image, self._table[mask]

@@ -1,14 +1,14 @@
-"""Downloads with checksums, which go on where they stopped."""
+"""Downloads with checksums. An interrupted download resumes where it stopped."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import shutil
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin
 
 from scalespaces._extras import require
@@ -21,7 +21,7 @@ _TIMEOUT = 30
 
 @dataclass(frozen=True)
 class Remote:
-    """A dataset that can be downloaded: its files' MD5 checksums, and where they are, the first place first."""
+    """A dataset that can be downloaded: folders on servers, tried in this order, and its files with MD5 checksums."""
 
     about: str
     urls: tuple[str, ...]
@@ -50,7 +50,7 @@ REMOTES = {
             "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
         },
     ),
-    # The authors' page has the checksums of valid and test the wrong way round; these go with the files' names.
+    # The authors' page swaps the checksums of valid and test; these belong to the files' names.
     "pcam": Remote(
         "PatchCamelyon, 327,680 patches of 96 x 96 pixels (HDF5, 7.7 GB to download, 9.1 GB unpacked)",
         ("https://zenodo.org/records/2546921/files/",),
@@ -73,7 +73,7 @@ BY_HAND = {
 
 
 def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bool = False) -> list[Path]:
-    """Download a dataset; what is there already stays, and what was begun goes on.
+    """Download a dataset. Files that are there already stay, and an interrupted download resumes.
 
     A file appears under its name when it is whole and its checksum is right. Until then it is called ``*.part``.
 
@@ -90,9 +90,9 @@ def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bo
         raise ValueError(BY_HAND[name])
     if name not in REMOTES:
         raise ValueError(f"no dataset is called {name!r}; there are {', '.join([*REMOTES, *BY_HAND])}")
-    remote, folder = REMOTES[name], Path(folder)
+    remote = REMOTES[name]
     urls = remote.urls if mirror is None else (mirror.rstrip("/") + "/",)
-    return [_fetch_file(urls, folder / file, md5, remote.unpack, force) for file, md5 in remote.files.items()]
+    return [_fetch_file(urls, Path(folder, file), md5, remote.unpack, force) for file, md5 in remote.files.items()]
 
 
 def _fetch_file(urls: tuple[str, ...], path: Path, md5: str, unpack: bool, force: bool) -> Path:
@@ -104,67 +104,56 @@ def _fetch_file(urls: tuple[str, ...], path: Path, md5: str, unpack: bool, force
     if not (path.exists() and _md5(path) == md5):
         _download(urls, prepare(path), md5)
     if unpack:
-        _unpack(path, final)
+        try:
+            with gzip.open(path) as packed, replacing(final) as draft, draft.open("wb") as out:
+                shutil.copyfileobj(packed, out, _BLOCK)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{str(path)!r} is damaged: {error}") from error
         path.unlink()
     return final
 
 
 def _download(urls: tuple[str, ...], path: Path, md5: str) -> None:
-    pooch, requests, urllib3 = (require(name, "train") for name in ("pooch", "requests", "urllib3"))
-    pooch.get_logger().setLevel("WARNING")
-    failures = []
+    requests, urllib3 = (require(name, "train") for name in ("requests", "urllib3"))
+    part, failures = path.with_name(path.name + ".part"), []
     for base in urls:
         url = urljoin(base, path.name)
         try:
-            pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=_Resuming(path))
-            return
+            _receive(url, part)
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             response = getattr(error, "response", None)
             reason = error if response is None else f"the server says {response.status_code} {response.reason}"
             failures.append(f"{url}: {reason}")
-        except ValueError as error:
-            if "hash" not in str(error):
-                raise
-            failures.append(f"{url}: its checksum is wrong, so what was downloaded is gone")
-    raise OSError(f"cannot download {path.name}; {'; '.join(failures)}; run it again to go on where it stopped")
+            continue
+        if _md5(part) == md5:
+            os.replace(part, path)
+            return
+        part.unlink()
+        failures.append(f"{url}: its checksum is wrong, so the download was deleted")
+    raise OSError(f"cannot download {path.name}; {'; '.join(failures)}; run it again to resume where it stopped")
 
 
-class _Resuming:
-    """A downloader for pooch that collects a file in ``*.part`` over as many attempts as it takes."""
-
-    def __init__(self, path: Path) -> None:
-        self.part = path.with_name(path.name + ".part")
-
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
-        requests = require("requests", "train")
-        have = self.part.stat().st_size if self.part.exists() else 0
-        # Compressed files as they are, not unpacked on the way.
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
-            if response.status_code == 416:  # nothing is left after what is here; the checksum tells if it is all
-                os.replace(self.part, output_file)
-                return
-            response.raise_for_status()
-            resumed = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-            if response.status_code != 206 or not resumed:
-                have = 0  # the server begins anew
-            length = response.headers.get("Content-Length")
-            total = None if length is None else have + int(length)
-            with self.part.open("ab" if have else "wb") as out, Progress(url, total, " MB", 1e6) as line:
-                line.add(have)
-                for block in response.raw.stream(_BLOCK, decode_content=False):
-                    out.write(block)
-                    line.add(len(block))
-        os.replace(self.part, output_file)
-
-
-def _unpack(path: Path, final: Path) -> None:
-    try:
-        with gzip.open(path) as packed, replacing(final) as draft, draft.open("wb") as out:
-            shutil.copyfileobj(packed, out, _BLOCK)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{str(path)!r} is damaged: {error}") from error
+def _receive(url: str, part: Path) -> None:
+    """Download what is still missing of a file."""
+    have = part.stat().st_size if part.exists() else 0
+    # Compressed files are stored as they are.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with require("requests", "train").get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+        if response.status_code == 416:  # nothing is missing; the checksum tells whether it is right
+            return
+        response.raise_for_status()
+        resumed = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if response.status_code != 206 or not resumed:
+            have = 0  # the server starts over
+        length = response.headers.get("Content-Length")
+        total = None if length is None else have + int(length)
+        with part.open("ab" if have else "wb") as out, Progress(url, total, " MB", 1e6) as line:
+            line.add(have)
+            for block in response.raw.stream(_BLOCK, decode_content=False):
+                out.write(block)
+                line.add(len(block))
 
 
 def _md5(path: Path) -> str:
-    return require("pooch", "train").file_hash(str(path), alg="md5")
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()

@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST: arrays behind a header of their type and sizes."""
+"""IDX files, the format of MNIST: arrays after a header with their type and sizes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from scalespaces._files import replacing
 from scalespaces.data._keys import ArrayImages
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_GZIP = b"\x1f\x8b"
+IMAGES, LABELS, SCALES = "-images-idx3-ubyte", "-labels-idx1-ubyte", "-scales-idx1-float"
 
 
 def read_idx(file: str | Path) -> np.ndarray:
     """Read an IDX file, plain or compressed with gzip."""
     file = Path(file)
     data = file.read_bytes()
-    if data.startswith(_GZIP):
+    if data.startswith(b"\x1f\x8b"):
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{str(file)!r} is damaged: {error}") from error
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES or len(data) < 4 + 4 * data[3]:
-        raise ValueError(f"{str(file)!r} is no IDX file: it begins with {data[:4]!r}")
+        raise ValueError(f"{str(file)!r} is not an IDX file: it begins with {data[:4]!r}")
     shape, dtype = struct.unpack_from(f">{data[3]}I", data, 4), np.dtype(TYPES[data[2]])
     start = 4 + 4 * data[3]
     expected = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -52,33 +52,28 @@ def read_idx_images(folder: str | Path, split: str = "train", num_classes: int =
     """Images and labels of MNIST, Fashion-MNIST, or the sets that ``scalespaces data make`` writes.
 
     Args:
-        folder: holds ``{split}-images-idx3-ubyte`` and ``{split}-labels-idx1-ubyte``, plain or with ``.gz``; scales
-            are read from ``{split}-scales-idx1-float`` where there is one.
+        folder: holds ``{split}-images-idx3-ubyte`` and ``{split}-labels-idx1-ubyte``, plain or with ``.gz``, and
+            optionally ``{split}-scales-idx1-float``.
         split: the first part of the names; ``"test"`` finds MNIST's ``t10k``, too.
-        num_classes: labels must be below.
+        num_classes: labels must be below this.
 
     Shape:
         - Samples: image :math:`(1, H, W)` uint8, label int64
     """
-    folder = Path(folder)
-    images, labels = (_find(folder, split, part) for part in ("images-idx3-ubyte", "labels-idx1-ubyte"))
-    scales = _candidates(folder, split, "scales-idx1-float")
+    images, labels, scales = (_find(folder, split, part) for part in (IMAGES, LABELS, SCALES))
+    if images is None or labels is None:
+        name = f"{split}{IMAGES if images is None else LABELS}"
+        raise FileNotFoundError(
+            f"no file {name} or {name}.gz in {str(folder)!r}; `scalespaces data fetch` downloads MNIST"
+        )
     try:
-        return ArrayImages(read_idx(images), read_idx(labels), num_classes, read_idx(scales[0]) if scales else None)
+        sizes = None if scales is None else read_idx(scales)
+        return ArrayImages(read_idx(images), read_idx(labels), num_classes, sizes)
     except ValueError as error:
         raise ValueError(f"{split} in {str(folder)!r}: {error}") from error
 
 
-def _find(folder: Path, split: str, part: str) -> Path:
-    found = _candidates(folder, split, part)
-    if not found:
-        raise FileNotFoundError(
-            f"no file {split}-{part} or {split}-{part}.gz in {str(folder)!r}; `scalespaces data fetch` downloads MNIST"
-        )
-    return found[0]
-
-
-def _candidates(folder: Path, split: str, part: str) -> list[Path]:
+def _find(folder: str | Path, split: str, part: str) -> Path | None:
     names = [split, "t10k"] if split == "test" else [split]
-    files = [folder / f"{name}-{part}{suffix}" for name in names for suffix in ("", ".gz")]
-    return [file for file in files if file.is_file()]
+    files = (Path(folder, f"{name}{part}{suffix}") for name in names for suffix in ("", ".gz"))
+    return next((file for file in files if file.is_file()), None)

@@ -1,6 +1,8 @@
-"""Random numbers as a function of (seed, epoch, sample), whatever the order, the worker and the process."""
+"""Datasets of images. Their random numbers depend on (seed, epoch, sample) alone, not on order, worker or process."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,7 +11,7 @@ from torch.utils.data import Dataset
 
 
 def keyed_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The generator of all that is random about a sample in an epoch: the same key gives the same numbers, always.
+    """The generator of everything that is random about a sample in an epoch: equal keys give equal numbers.
 
     Args:
         seed: of the experiment, at least 0.
@@ -24,18 +26,18 @@ def keyed_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Images with their labels or masks, whose random numbers are keyed by (seed, epoch, sample).
+    """Images with their labels or masks, and random numbers that are keyed by (seed, epoch, sample).
 
-    Images are uint8 tensors ``(C, H, W)``: four times less to move than float32. Make them float on the device, whole
-    batches at a time, with :func:`~scalespaces.data.to_unit`.
+    Images are uint8 tensors ``(C, H, W)``, a quarter of the size of float32. Convert whole batches on the device, with
+    :func:`~scalespaces.data.to_unit`.
 
     Args:
-        seed: of crops and flips, where the dataset makes any.
+        seed: of crops and flips, if the dataset makes any.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        # Shared, so that loaders' persistent workers see it change.
+        # Shared, so that persistent workers of loaders see it change.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     @property
@@ -56,42 +58,15 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         raise NotImplementedError
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
-
-
-class Indexed(Dataset[tuple[Tensor, Tensor, int]]):
-    """A dataset whose samples carry their index, by which augmentation on the device is keyed.
-
-    Example:
-        >>> images, labels = torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.arange(5)
-        >>> Indexed(ArrayImages(images, labels))[3][1:]
-        (tensor(3), 3)
-    """
-
-    def __init__(self, dataset: ImageDataset) -> None:
-        self.dataset = dataset
-
-    def set_epoch(self, epoch: int) -> None:
-        """Hand the epoch on."""
-        self.dataset.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
-        image, target = self.dataset[index]
-        return image, target, range(len(self))[index]
-
 
 class ArrayImages(ImageDataset):
     """Images in memory.
 
     Args:
         images: ``(N, C, H, W)`` or ``(N, H, W)``, uint8.
-        labels: ``(N,)``, from 0 on.
-        num_classes: labels must be below; not checked when left out.
-        scales: ``(N,)``, at what scale each image shows its object, if that is known.
+        labels: ``(N,)``, from 0.
+        num_classes: labels must be below this; not checked by default.
+        scales: ``(N,)``, the scale at which each image shows its object, if known.
 
     Example:
         >>> dataset = ArrayImages(torch.zeros(5, 8, 8, dtype=torch.uint8), torch.arange(5))
@@ -125,8 +100,23 @@ class ArrayImages(ImageDataset):
         return self.images[index], self.labels[index]
 
 
+class Part(ImageDataset):
+    """Some samples of a dataset. Their random numbers are those they have in the whole dataset."""
+
+    def __init__(self, dataset: ImageDataset, indices: Sequence[int] | np.ndarray) -> None:
+        super().__init__(dataset.seed)
+        self.dataset, self.indices = dataset, np.asarray(indices)
+        self._epoch = dataset._epoch  # shared by both
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.dataset[int(self.indices[index])]
+
+
 def check_labels(labels: np.ndarray, num_classes: int | None, where: str) -> None:
-    """Refuse labels that are no class numbers, and say which."""
+    """Refuse labels that are not class numbers. The error names the first one and its place."""
     if not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"{where} must be whole numbers, got {labels.dtype}")
     bad = (labels < 0) if num_classes is None else (labels < 0) | (labels >= num_classes)

@@ -1,4 +1,4 @@
-"""Data made on the spot: the scale sets, and small synthetic data in the formats of PCam and Cityscapes."""
+"""Data to write: the scale sets, and small synthetic data in the formats of PCam and Cityscapes."""
 
 from __future__ import annotations
 
@@ -9,69 +9,48 @@ from pathlib import Path
 import numpy as np
 
 from scalespaces._extras import require
-from scalespaces._files import replacing
-from scalespaces.data._cityscapes import CLASSES
-from scalespaces.data._idx import read_idx_images, write_idx
+from scalespaces._files import refuse_existing, replacing
+from scalespaces.data._cityscapes import CLASSES, NUM_IDS
+from scalespaces.data._idx import IMAGES, LABELS, SCALES, write_idx
 from scalespaces.data._keys import ArrayImages, keyed_generator
 from scalespaces.data._pcam import SIDE, pcam_file
 from scalespaces.data._progress import progress
-from scalespaces.data._scales import digits
 
 CITY = "synthetic"
 
 
-def source_images(source: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """All images and labels of ``"digits"``, or of a folder with MNIST's files: training and test images pooled."""
-    if str(source) == "digits":
-        return digits()
-    splits = [read_idx_images(source, split) for split in ("train", "test")]
-    images = np.concatenate([split.images[:, 0].numpy() for split in splits])
-    return images, np.concatenate([split.labels.numpy() for split in splits])
-
-
 def write_sets(folder: str | Path, sets: Mapping[str, ArrayImages], *, force: bool = False) -> list[Path]:
-    """Write sets of images, labels and scales as IDX files, for ``read_idx_images``.
-
-    With ``force``, they replace the sets that were written there before.
-    """
-    folder, plan = Path(folder), []
+    """Write sets of images, labels and scales as IDX files; with ``force``, instead of sets written there before."""
+    folder, plan = Path(folder), {}
     for name, images in sets.items():
-        plan.append((folder / f"{name}-images-idx3-ubyte.gz", images.images[:, 0].numpy()))
-        plan.append((folder / f"{name}-labels-idx1-ubyte.gz", images.labels.numpy().astype(np.uint8)))
+        plan[folder / f"{name}{IMAGES}.gz"] = images.images[:, 0].numpy()
+        plan[folder / f"{name}{LABELS}.gz"] = images.labels.numpy().astype(np.uint8)
         if images.scales is not None:
-            plan.append((folder / f"{name}-scales-idx1-float.gz", images.scales.numpy()))
-    files = [path for path, _ in plan]
-    refuse_existing(files, force)
-    for old in folder.glob("*-scales-idx1-float.gz"):  # of sets made here before, which may be others
-        for file in folder.glob(old.name.replace("-scales-idx1-float.gz", "-*-idx?-*.gz")):
+            plan[folder / f"{name}{SCALES}.gz"] = images.scales.numpy()
+    refuse_existing(plan, force)
+    for old in folder.glob(f"*{SCALES}.gz"):  # of sets written here before, which may have other names
+        for file in folder.glob(old.name.replace(f"{SCALES}.gz", "-*-idx?-*.gz")):
             file.unlink()
-    for path, array in progress(plan, f"writing {folder}"):
-        write_idx(path, array)
-    return files
+    for path in progress(plan, f"writing {folder}"):
+        write_idx(path, plan[path])
+    return list(plan)
 
 
 def make_pcam(
-    folder: str | Path,
-    counts: Mapping[str, int],
-    *,
-    seed: int = 0,
-    compress: bool = False,
-    force: bool = False,
+    folder: str | Path, counts: Mapping[str, int], *, seed: int = 0, compress: bool = False, force: bool = False
 ) -> list[Path]:
-    """Write synthetic patches in PCam's format: cells, of which those of tumors are large and dark.
+    """Write synthetic patches in PCam's format: tissue with cells. Tumor cells are large and dark.
 
-    Label 1 means that a tumor cell touches the central 32 x 32 pixels; tumor cells elsewhere mean nothing, as in
-    PCam. Half of the patches have it.
+    As in PCam, label 1 means that a tumor cell touches the central 32 x 32 pixels; tumor cells elsewhere do not count.
+    Half of the patches have label 1.
 
     Args:
-        folder: where the files go.
-        counts: how many patches, for each of the splits to write.
+        folder, force: where the files go, and whether they may replace others.
+        counts: the number of patches of each split to write.
         seed: of the patches.
         compress: compress the patches, one by one, with gzip inside the file.
-        force: overwrite files that are there.
     """
-    folder = Path(folder)
-    files = {split: [folder / pcam_file(split, part) for part in ("x", "y")] for split in counts}
+    files = {split: [Path(folder, pcam_file(split, part)) for part in "xy"] for split in counts}
     written = [file for pair in files.values() for file in pair]
     refuse_existing(written, force)
     h5py = require("h5py", "train")
@@ -120,20 +99,18 @@ def make_cityscapes(
     seed: int = 0,
     force: bool = False,
 ) -> list[Path]:
-    """Write synthetic street scenes in Cityscapes' format: a road to the horizon, and what stands along it.
+    """Write synthetic street scenes in Cityscapes' format: a road to the horizon, with objects along it.
 
-    Objects are the smaller the farther they are. Files of test scenes have annotations without a class, as the
-    official ones.
+    Objects are smaller the farther away they are. Annotations of test scenes have no classes, as in Cityscapes.
 
     Args:
-        folder: where the tree goes; all scenes are of the city "synthetic".
-        counts: how many scenes, for each of the splits to write.
+        folder, force: where the tree goes, and whether it may replace synthetic scenes.
+        counts: the number of scenes of each split to write.
         size: height and width.
         seed: of the scenes.
-        force: replace the synthetic scenes that are there.
     """
     pillow = require("PIL.Image", "train")
-    trees = [Path(folder) / kind / split / CITY for split in counts for kind in ("gtFine", "leftImg8bit")]
+    trees = [Path(folder, kind, split, CITY) for split in counts for kind in ("gtFine", "leftImg8bit")]
     refuse_existing(trees, force)
     for tree in trees:
         shutil.rmtree(tree, ignore_errors=True)
@@ -141,19 +118,15 @@ def make_cityscapes(
     for epoch, (split, count) in enumerate(counts.items()):
         for i in progress(range(count), f"making {split}"):
             image, ids = _street(keyed_generator(seed, epoch, i), size)
-            name = f"{CITY}_{i:06d}_000019"
-            # The annotation first: an image is never without one.
-            for path, pixels in (
-                (f"gtFine/{split}/{CITY}/{name}_gtFine_labelIds.png", ids * (split != "test")),
-                (f"leftImg8bit/{split}/{CITY}/{name}_leftImg8bit.png", image),
+            # The annotation first, so that every image has one.
+            for kind, end, pixels in (
+                ("gtFine", "gtFine_labelIds", ids * (split != "test")),
+                ("leftImg8bit", "leftImg8bit", image),
             ):
-                with replacing(Path(folder) / path) as draft:
+                written.append(Path(folder, kind, split, CITY, f"{CITY}_{i:06d}_000019_{end}.png"))
+                with replacing(written[-1]) as draft:
                     pillow.fromarray(pixels).save(draft)
-                written.append(Path(folder) / path)
     return written
-
-
-_COLORS = dict(zip(CLASSES, np.random.default_rng(19).integers(40, 216, (len(CLASSES), 3)), strict=True))
 
 
 def _street(generator: np.random.Generator, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +147,7 @@ def _street(generator: np.random.Generator, size: tuple[int, int]) -> tuple[np.n
     paint("terrain", rows > horizon)
     paint("sidewalk", (rows > horizon) & (middle < 0.06 + 0.5 * depth))
     paint("road", (rows > horizon) & (middle < 0.03 + 0.35 * depth))
-    # From far to near: (name, width and height at the camera, distance from the middle at the camera).
+    # (name, width and height at the camera, distance from the middle at the camera)
     things = [("pole", 0.02, 0.9, 0.45), ("person", 0.06, 0.4, 0.42), ("bus", 0.4, 0.5, 0.2), ("car", 0.3, 0.25, 0.2)]
     things += [("traffic sign", 0.06, 0.1, 0.45), ("bicycle", 0.1, 0.15, 0.35), ("rider", 0.06, 0.3, 0.33)]
     for near in np.sort(generator.uniform(0.05, 0.9, 14)):
@@ -184,17 +157,9 @@ def _street(generator: np.random.Generator, size: tuple[int, int]) -> tuple[np.n
         inside = (np.abs(columns - center) < wide * near / 2) & (rows < foot) & (rows > foot - high * near)
         paint(name, inside)
     paint("car", (rows > 0.97) & (middle < 0.2))
-    ids[-max(1, height // 64) :] = 1  # "ego vehicle", which no class is
-    palette = np.zeros((34, 3))
+    ids[-max(1, height // 64) :] = 1  # "ego vehicle", which is not a class
+    palette = np.zeros((NUM_IDS, 3))
     palette[1] = 20
-    palette[list(CLASSES.values())] = [_COLORS[name] for name in CLASSES]
+    palette[list(CLASSES.values())] = np.random.default_rng(19).integers(40, 216, (len(CLASSES), 3))
     image = palette[ids] + generator.normal(0, 10, (height, width, 1)) + generator.normal(0, 10, 3)
     return np.clip(np.rint(image), 0, 255).astype(np.uint8), ids
-
-
-def refuse_existing(paths: list[Path], force: bool) -> None:
-    """Refuse to write over what is there, unless that is asked for."""
-    there = [path for path in paths if path.exists()]
-    if there and not force:
-        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-        raise FileExistsError(f"{str(there[0])!r}{more} exists; use --force (force=True) to overwrite")

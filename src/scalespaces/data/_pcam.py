@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from scalespaces._extras import require
-from scalespaces._files import replacing
+from scalespaces._files import refuse_existing, replacing
 from scalespaces.data._folders import LabeledFolder, OnError
 from scalespaces.data._keys import ImageDataset, check_labels
 from scalespaces.data._progress import progress
@@ -33,11 +34,10 @@ def pcam_file(split: str, part: str) -> str:
 
 
 class PCam(ImageDataset):
-    """A split of PatchCamelyon in the official HDF5 files, read patch by patch as they are asked for.
+    """A split of PatchCamelyon in the official HDF5 files. Each patch is read when it is needed.
 
-    Each process opens the file for itself when it reads its first patch, so loaders may fork or spawn workers.
-    Patches stored plain, or compressed one by one, are read at random fast; ``scalespaces data repack`` rewrites
-    others.
+    Each process opens the file for itself, so loaders may fork or spawn workers. Patches stored plain, or compressed
+    one by one, are fast to read at random; ``scalespaces data repack`` rewrites other files.
 
     Args:
         root: the folder with ``camelyonpatch_level_2_split_{split}_{x,y}.h5``.
@@ -53,14 +53,12 @@ class PCam(ImageDataset):
             raise ValueError(f"split is one of {', '.join(SPLITS)}, got {split!r}")
         self.file, labels = (_existing(Path(root) / pcam_file(split, part)) for part in ("x", "y"))
         self._handle: tuple[int, Any, Any] | None = None
-        with open_h5(self.file) as file:
-            patches = _dataset(file, "x", self.file)
-            check_patches(patches, self.file)
-            number, together = patches.shape[0], patches_per_read(patches)
+        with open_patches(self.file) as patches:
+            number, together = len(patches), patches_per_read(patches)
         if together > 1:
             warnings.warn(
                 f"{str(self.file)!r} compresses {together} patches together, and reading one unpacks them all; rewrite "
-                "it with scalespaces.data.repack",
+                "it with `scalespaces data repack`",
                 stacklevel=2,
             )
         self.labels = torch.from_numpy(read_labels(labels))
@@ -72,26 +70,23 @@ class PCam(ImageDataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         index = range(len(self))[index]
-        try:
-            patch = self._patches()[index]
-        except OSError as error:
-            raise ValueError(f"cannot read patch {index} of {str(self.file)!r}: {error}") from error
-        return torch.from_numpy(patch).permute(2, 0, 1), self.labels[index]
-
-    def _patches(self) -> Any:
         if self._handle is None or self._handle[0] != os.getpid():
             if self._handle is not None:  # of the process that forked this one, whose own stays open
                 self._handle[1].close()
             file = open_h5(self.file)
             self._handle = (os.getpid(), file, file["x"])
-        return self._handle[2]
+        try:
+            patch = self._handle[2][index]
+        except OSError as error:
+            raise ValueError(f"cannot read patch {index} of {str(self.file)!r}: {error}") from error
+        return torch.from_numpy(patch).permute(2, 0, 1), self.labels[index]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_handle": None}
 
 
 class PCamFolder(LabeledFolder):
-    """The patches as they circulate besides: TIFF or PNG files, and a CSV file with the columns ``id`` and ``label``.
+    """The patches in another common form: TIFF or PNG files, and a CSV file with the columns ``id`` and ``label``.
 
     Args:
         root: the folder of the images.
@@ -102,30 +97,22 @@ class PCamFolder(LabeledFolder):
     def __init__(self, root: str | Path, table: str | Path, *, on_error: OnError = "raise") -> None:
         super().__init__(root, table, 2, on_error=on_error)
 
-    def load(self, sample: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    def load(self, file: Path, target: int) -> tuple[Tensor, Tensor]:
         """The patch, and its label."""
-        patch, label = super().load(sample)
+        patch, label = super().load(file, target)
         if patch.shape[1:] != (SIDE, SIDE):
             raise ValueError(
-                f"{str(sample[0])!r} is {patch.shape[2]} x {patch.shape[1]} pixels; patches are {SIDE} x {SIDE}"
+                f"{str(file)!r} is {patch.shape[2]} x {patch.shape[1]} pixels; patches are {SIDE} x {SIDE}"
             )
         return patch, label
 
 
 def repack(source: str | Path, target: str | Path, *, force: bool = False) -> None:
-    """Write the patches of a file plain, in one piece, to be read at random.
-
-    Args:
-        source: an HDF5 file of patches, chunked or compressed in whatever way.
-        target: the file to write.
-        force: overwrite it.
-    """
-    if Path(target).exists() and not force:
-        raise FileExistsError(f"{str(target)!r} exists; use force to overwrite it")
-    with open_h5(source) as file:
-        patches = _dataset(file, "x", source)
-        check_patches(patches, source)
-        step = max(1, (patches.chunks or (1,))[0]) * max(1, 512 // (patches.chunks or (1,))[0])
+    """Write the patches of an HDF5 file plain, in one piece, so that they are fast to read at random."""
+    refuse_existing([Path(target)], force)
+    with open_patches(source) as patches:
+        chunk = (patches.chunks or (1,))[0]
+        step = chunk * max(1, 512 // chunk)
         with replacing(target) as draft, require("h5py", "train").File(draft, "w") as out:
             plain = out.create_dataset("x", patches.shape, np.uint8)
             for start in progress(range(0, len(patches), step), f"writing {target}"):
@@ -133,12 +120,27 @@ def repack(source: str | Path, target: str | Path, *, force: bool = False) -> No
 
 
 def open_h5(file: str | Path) -> Any:
-    """Open an HDF5 file to read, or say that it is none."""
-    h5py = require("h5py", "train")
+    """Open an HDF5 file for reading. Every failure is a ValueError that names the file."""
     try:
-        return h5py.File(file, "r")
+        return require("h5py", "train").File(file, "r")
     except OSError as error:
         raise ValueError(f"{str(file)!r} is not an HDF5 file that can be read: {error}") from error
+
+
+@contextmanager
+def open_patches(file: str | Path) -> Iterator[Any]:
+    """The dataset of patches in an HDF5 file, after a check of its type and shape."""
+    with open_h5(file) as handle:
+        patches = _dataset(handle, "x", file)
+        if patches.ndim != 4 or patches.shape[1:] != (SIDE, SIDE, 3) or patches.dtype != np.uint8:
+            got = f"{patches.dtype}, {' x '.join(map(str, patches.shape))}"
+            raise ValueError(f"x in {str(file)!r} must be uint8, N x {SIDE} x {SIDE} x 3, got {got}")
+        yield patches
+
+
+def patches_per_read(patches: Any) -> int:
+    """How many patches are unpacked to read one."""
+    return patches.chunks[0] if patches.compression and patches.chunks else 1
 
 
 def read_labels(file: str | Path) -> np.ndarray:
@@ -146,26 +148,13 @@ def read_labels(file: str | Path) -> np.ndarray:
     with open_h5(file) as handle:
         stored = _dataset(handle, "y", file)
         if stored.shape != (len(stored), 1, 1, 1):
-            raise ValueError(f"y in {str(file)!r} must be N x 1 x 1 x 1, got {_by(stored.shape)}")
+            raise ValueError(f"y in {str(file)!r} must be N x 1 x 1 x 1, got {' x '.join(map(str, stored.shape))}")
         try:
             labels = stored[:].reshape(-1)
         except OSError as error:
             raise ValueError(f"cannot read y of {str(file)!r}: {error}") from error
     check_labels(labels, 2, f"labels in {str(file)!r}")
     return labels.astype(np.int64)
-
-
-def check_patches(patches: Any, file: str | Path) -> None:
-    """Refuse what are no patches."""
-    if patches.ndim != 4 or patches.shape[1:] != (SIDE, SIDE, 3) or patches.dtype != np.uint8:
-        raise ValueError(
-            f"x in {str(file)!r} must be uint8, N x {SIDE} x {SIDE} x 3, got {patches.dtype}, {_by(patches.shape)}"
-        )
-
-
-def patches_per_read(patches: Any) -> int:
-    """How many patches are unpacked to read one."""
-    return patches.chunks[0] if patches.compression and patches.chunks else 1
 
 
 def _dataset(file: Any, name: str, path: str | Path) -> Any:
@@ -175,13 +164,9 @@ def _dataset(file: Any, name: str, path: str | Path) -> Any:
 
 
 def _existing(file: Path) -> Path:
+    packed = file.with_name(file.name + ".gz")
+    if not file.exists() and packed.exists():
+        raise FileNotFoundError(f"{str(packed)!r} must be unpacked to be read at random: gunzip it")
     if not file.exists():
-        packed = file.with_name(file.name + ".gz")
-        if packed.exists():
-            raise FileNotFoundError(f"{str(packed)!r} must be unpacked to be read at random: gunzip it")
         raise FileNotFoundError(f"no file {str(file)!r}; `scalespaces data fetch pcam` downloads it")
     return file
-
-
-def _by(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))

@@ -1,4 +1,4 @@
-"""Sets that measure what a network makes of scale: one with many scales, and ones with scales it has not seen."""
+"""Sets of digits that test how a network handles scale: one with many scales, and ones with unseen scales."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from scalespaces.data._keys import ArrayImages, keyed_generator
 from scalespaces.data._progress import progress
 
 Span = tuple[float, float]
+Place = Literal["center", "random"]
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -27,6 +28,114 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     """
     bundled = require("sklearn.datasets", "demo").load_digits()
     return np.rint(bundled.images * (255 / 16)).astype(np.uint8), bundled.target.astype(np.int64)
+
+
+def mnist_scale(
+    images: np.ndarray,
+    labels: np.ndarray,
+    seed: int = 0,
+    *,
+    counts: Sequence[int] | None = None,
+    scales: Span = (0.3, 1.0),
+) -> dict[str, ArrayImages]:
+    """MNIST-scale, as SESN made it: digits of scales drawn uniformly, on a canvas of their own size.
+
+    Every seed splits the pooled digits anew, with the classes in their proportions; SESN averages over the six seeds
+    from 0 to 5. Interpolation is bicubic without antialiasing, as in SESN. The random draws are ours, so that single
+    digits differ from SESN's.
+
+    Args:
+        images: all digits, ``(N, H, W)``, uint8.
+        labels: ``(N,)``.
+        seed: of the split and the scales.
+        counts: of train, valid and test; 10,000, 2,000 and 50,000, or in these proportions if there are fewer.
+        scales: their range.
+
+    Returns:
+        The sets ``train``, ``valid`` and ``test``.
+    """
+    plan = [(name, part, scales) for part, name in enumerate(("train", "valid", "test"))]
+    counts = _shares((10_000, 2_000, 50_000), len(labels)) if counts is None else counts
+    return _rescaled_sets(images, labels, plan, counts, seed, canvas=images.shape[-1], antialias=False)
+
+
+def unseen_scales(
+    images: np.ndarray,
+    labels: np.ndarray,
+    train: float | Span,
+    tests: Sequence[float | Span],
+    *,
+    canvas: int,
+    place: Place = "center",
+    counts: Sequence[int] | None = None,
+    seed: int = 0,
+) -> dict[str, ArrayImages]:
+    """Train at one scale, test at others: in the manner of MNIST Large Scale, or of STIR with ranges and random places.
+
+    Every test set shows the same objects, so that the sets differ in scale alone.
+
+    Args:
+        images: all, ``(N, H, W)``, uint8.
+        labels: ``(N,)``.
+        train: scale of the training and validation images relative to ``images``, or its range.
+        tests: scale or range of each test set.
+        canvas: side of the results; objects that do not fit are cut off.
+        place: in the center, or anywhere the image fits.
+        counts: of train, valid and test; 50,000, 10,000 and 10,000, or in these proportions if there are fewer.
+        seed: of the split, scales and places.
+
+    Returns:
+        The sets ``train``, ``valid`` and, for each of the scales, ``test_{scale}`` or ``test_{low}-{high}``.
+
+    Example:
+        >>> sets = unseen_scales(*digits(), train=2.0, tests=[1, 2, 4], canvas=32)
+        >>> {name: len(dataset) for name, dataset in sets.items()}
+        {'train': 1283, 'valid': 256, 'test_1': 256, 'test_2': 256, 'test_4': 256}
+    """
+    shown = ["-".join(f"{s:g}" for s in scale) if isinstance(scale, tuple) else f"{scale:g}" for scale in tests]
+    if len(set(shown)) < len(shown):
+        raise ValueError(f"test scales must differ, got {', '.join(shown)}")
+    plan: list[tuple[str, int, float | Span]] = [("train", 0, train), ("valid", 1, train)]
+    plan += [(f"test_{name}", 2, scale) for name, scale in zip(shown, tests, strict=True)]
+    counts = _shares((50_000, 10_000, 10_000), len(labels)) if counts is None else counts
+    return _rescaled_sets(images, labels, plan, counts, seed, canvas=canvas, place=place)
+
+
+def _shares(usual: Sequence[int], available: int) -> list[int]:
+    return [n * min(available, sum(usual)) // sum(usual) for n in usual]
+
+
+def _rescaled_sets(
+    images: np.ndarray,
+    labels: np.ndarray,
+    plan: Sequence[tuple[str, int, float | Span]],
+    counts: Sequence[int],
+    seed: int,
+    *,
+    canvas: int,
+    place: Place = "center",
+    antialias: bool = True,
+) -> dict[str, ArrayImages]:
+    """Split images, and make each set of a plan: its name, its part of the split, its scale or range of scales.
+
+    What is drawn for an image depends on the seed, the part and its index in the part alone.
+    """
+    chosen, sets = split_classes(labels, counts, seed), {}
+    for name, part, scale in plan:
+        low, high = scale if isinstance(scale, tuple) else (scale, scale)
+        if not 0 < low <= high:
+            raise ValueError(f"scales run from a number above 0 to a larger one, got {low} to {high}")
+        number = len(chosen[part])
+        shown, scales = np.empty((number, canvas, canvas), np.uint8), np.empty(number, np.float32)
+        for i in progress(range(number), f"scaling {name}"):
+            image, generator = images[chosen[part][i]], keyed_generator(seed * 3 + part, 0, i)
+            scales[i] = generator.uniform(low, high)
+            # Anywhere the whole image fits, or in the center.
+            room = [max(0.0, canvas - n * float(scales[i])) / 2 * (place == "random") for n in image.shape]
+            top, left = (generator.uniform(-r, r) for r in room)
+            shown[i] = rescale(image, float(scales[i]), canvas, (top, left), antialias=antialias)
+        sets[name] = ArrayImages(shown, labels[chosen[part]], scales=scales)
+    return sets
 
 
 def split_classes(labels: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
@@ -57,7 +166,7 @@ def rescale(
     """Show an image ``scale`` times its size in the middle of a black canvas, by bicubic interpolation.
 
     Args:
-        image: ``(H, W)``, uint8; outside it is black.
+        image: ``(H, W)``, uint8.
         scale: any number above 0; not rounded to whole pixels.
         canvas: side of the result.
         shift: rows and columns from the middle.
@@ -87,153 +196,3 @@ def rescale(
     padded = pillow.fromarray(np.pad(image, list(zip(before, after, strict=True))))
     top, left = (c + b for c, b in zip(corner, before, strict=True))
     return np.array(padded.resize((canvas, canvas), bicubic, (left, top, left + extent, top + extent)))
-
-
-def rescale_all(
-    images: np.ndarray,
-    labels: np.ndarray,
-    scale: float | Span,
-    canvas: int,
-    seed: int,
-    *,
-    place: Literal["center", "random"] = "center",
-    antialias: bool = True,
-    what: str = "images",
-) -> ArrayImages:
-    """Every image at a scale, or at scales drawn uniformly from a range; each a function of the seed and its index.
-
-    Args:
-        images: ``(N, H, W)``, uint8.
-        labels: ``(N,)``.
-        scale: of all, or the range ``(low, high)``.
-        canvas: side of the results.
-        seed: of scales and places.
-        place: in the center, or anywhere the whole image fits (the center if it does not).
-        antialias: as in :func:`rescale`.
-        what: the name of the work, for the line of progress.
-    """
-    low, high = scale if isinstance(scale, tuple) else (scale, scale)
-    if not 0 < low <= high:
-        raise ValueError(f"scales run from a number above 0 to a larger one, got {low} to {high}")
-    scaled = np.empty((len(images), canvas, canvas), dtype=np.uint8)
-    scales = np.empty(len(images), dtype=np.float32)
-    for i in progress(range(len(images)), what):
-        generator = keyed_generator(seed, 0, i)
-        scales[i] = generator.uniform(low, high)
-        room = [max(0.0, canvas - n * float(scales[i])) / 2 * (place == "random") for n in images.shape[1:]]
-        top, left = (generator.uniform(-r, r) for r in room)
-        scaled[i] = rescale(images[i], float(scales[i]), canvas, (top, left), antialias=antialias)
-    return ArrayImages(scaled, labels, scales=scales)
-
-
-MNIST_SCALE_COUNTS = (10_000, 2_000, 50_000)
-LARGE_SCALE_COUNTS = (50_000, 10_000, 10_000)
-
-
-def mnist_scale(
-    images: np.ndarray,
-    labels: np.ndarray,
-    seed: int = 0,
-    *,
-    counts: Sequence[int] | None = None,
-    scales: Span = (0.3, 1.0),
-) -> dict[str, ArrayImages]:
-    """MNIST-scale, as SESN made it: digits of scales drawn uniformly, on a canvas of their own size.
-
-    The pooled digits are split anew for every seed, with the classes in their proportions; SESN averages over the six
-    seeds from 0 to 5. Its interpolation is bicubic and does not antialias. The draws are ours, so that single digits
-    differ from SESN's own.
-
-    Args:
-        images: all digits, ``(N, H, W)``, uint8.
-        labels: ``(N,)``.
-        seed: of the split and the scales.
-        counts: of train, valid and test; 10,000, 2,000 and 50,000, or in these proportions if there are fewer.
-        scales: their range.
-
-    Returns:
-        The sets ``train``, ``valid`` and ``test``.
-    """
-    chosen = split_classes(labels, _counts(counts, MNIST_SCALE_COUNTS, len(labels)), seed)
-    return {
-        name: rescale_all(
-            images[chosen_i],
-            labels[chosen_i],
-            scales,
-            images.shape[-1],
-            seed * 3 + i,
-            antialias=False,
-            what=f"scaling {name}",
-        )
-        for i, (name, chosen_i) in enumerate(zip(("train", "valid", "test"), chosen, strict=True))
-    }
-
-
-def unseen_scales(
-    images: np.ndarray,
-    labels: np.ndarray,
-    train: float | Span,
-    tests: Sequence[float | Span],
-    *,
-    canvas: int,
-    place: Literal["center", "random"] = "center",
-    counts: Sequence[int] | None = None,
-    seed: int = 0,
-) -> dict[str, ArrayImages]:
-    """Train at one scale, test at others: in the manner of MNIST Large Scale, or of STIR with ranges and random places.
-
-    Every test set shows the same objects, so that only the scale tells them apart.
-
-    Args:
-        images: all, ``(N, H, W)``, uint8.
-        labels: ``(N,)``.
-        train: scale of the training and validation images relative to ``images``, or its range.
-        tests: scale or range of each test set.
-        canvas: side of the results; objects that do not fit are cut off.
-        place: in the center, or anywhere the image fits.
-        counts: of train, valid and test; 50,000, 10,000 and 10,000, or in these proportions if there are fewer.
-        seed: of the split, scales and places.
-
-    Returns:
-        The sets ``train``, ``valid`` and, for each of the scales, ``test_{scale}`` or ``test_{low}-{high}``.
-
-    Example:
-        >>> sets = unseen_scales(*digits(), train=2.0, tests=[1, 2, 4], canvas=32)
-        >>> {name: len(dataset) for name, dataset in sets.items()}
-        {'train': 1283, 'valid': 256, 'test_1': 256, 'test_2': 256, 'test_4': 256}
-    """
-    chosen = split_classes(labels, _counts(counts, LARGE_SCALE_COUNTS, len(labels)), seed)
-    plan: list[tuple[str, int, float | Span]] = [("train", 0, train), ("valid", 1, train)]
-    plan += [(f"test_{span_name(scale)}", 2, scale) for scale in tests]
-    if len({name for name, _, _ in plan}) < len(plan):
-        raise ValueError(f"test scales must differ, got {', '.join(map(span_name, tests))}")
-    return {
-        name: rescale_all(
-            images[chosen[part]],
-            labels[chosen[part]],
-            scale,
-            canvas,
-            seed * 3 + part,
-            place=place,
-            what=f"scaling {name}",
-        )
-        for name, part, scale in plan
-    }
-
-
-def span_name(scale: float | Span) -> str:
-    """A scale or a range of scales as names have it.
-
-    Example:
-        >>> span_name(0.5), span_name((1.0, 2.5))
-        ('0.5', '1-2.5')
-    """
-    return "-".join(f"{s:g}" for s in scale) if isinstance(scale, tuple) else f"{scale:g}"
-
-
-def _counts(counts: Sequence[int] | None, usual: Sequence[int], available: int) -> Sequence[int]:
-    if counts is not None:
-        return counts
-    if available >= sum(usual):
-        return usual
-    return [available * n // sum(usual) for n in usual]

@@ -1,25 +1,29 @@
-"""Which samples make up a batch: a function of (seed, epoch, batch) alone, whatever the number of processes."""
+"""From a dataset to batches. A training batch depends on (seed, epoch, batch) alone, not on the number of processes."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from torch.utils.data import Sampler
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from scalespaces.data import ImageDataset
-from scalespaces.data._keys import Indexed
+from scalespaces.data._keys import Part
 
 
 class KeyedBatches(Sampler[list[int]]):
     r"""The batches of an epoch, of which every process takes its part.
 
-    The samples are permuted by (seed, epoch). Step :math:`n` takes the samples :math:`nB` to :math:`(n+1)B`, with
-    :math:`B` the batch size, whatever the number of processes and of batches it is accumulated of: these split it.
-    Samples that do not fill a step are left out, others every epoch.
+    The samples are permuted by (seed, epoch). Step :math:`n` takes the samples :math:`nB` to :math:`(n+1)B` with the
+    batch size :math:`B`. Processes and accumulated batches split a step and do not change it. Samples that do not fill
+    a step are left out; they are others in every epoch.
 
     Args:
-        dataset: is told the epoch.
+        dataset: the samples; its epoch is set with that of the batches.
         batch_size: of a step, over all processes and accumulated batches.
         seed: of the permutations.
         rank: number of this process.
@@ -38,7 +42,7 @@ class KeyedBatches(Sampler[list[int]]):
 
     def __init__(
         self,
-        dataset: ImageDataset | Indexed,
+        dataset: ImageDataset,
         batch_size: int,
         seed: int = 0,
         *,
@@ -63,7 +67,7 @@ class KeyedBatches(Sampler[list[int]]):
         self.epoch, self.start = epoch, start
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with that epoch; from its first batch, unless it is the one to start with."""
+        """Continue with that epoch; from its first batch, unless it is the epoch to start with."""
         if epoch != self.epoch:
             self.epoch, self.start = epoch, 0
 
@@ -78,3 +82,68 @@ class KeyedBatches(Sampler[list[int]]):
         for batch in range(self.start, len(self)):
             first = (batch * self.processes + self.rank) * part
             yield order[first : first + part].tolist()
+
+
+class Indexed(Dataset[tuple[Tensor, Tensor, int]]):
+    """A dataset whose samples carry their index, which keys the augmentation on the device."""
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        return *self.dataset[index], range(len(self))[index]
+
+
+class TrainingLoader(DataLoader[Any]):
+    """A loader without a state: the sampler's ``epoch`` and ``start`` say where a resumed run continues."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""
+
+
+def training_loader(batches: KeyedBatches, workers: int, *, pin: bool = False) -> TrainingLoader:
+    """The loader of training batches: images, targets and the samples' indices."""
+    options = worker_options(workers)
+    return TrainingLoader(
+        Indexed(batches.dataset), batch_sampler=batches, collate_fn=collate, pin_memory=pin, **options
+    )
+
+
+def evaluation_loader(
+    dataset: ImageDataset, batch_size: int, workers: int = 0, *, rank: int = 0, processes: int = 1, pin: bool = False
+) -> DataLoader[Any]:
+    """A loader of every sample once, in order; with several processes, of every ``processes``-th sample."""
+    if len(dataset) < processes:  # a process without samples would not take part when results are combined
+        raise ValueError(
+            f"{processes} processes share a set of at least as many samples, got {len(dataset)}; use fewer processes"
+        )
+    own = dataset if processes == 1 else Part(dataset, np.arange(rank, len(dataset), processes))
+    return DataLoader(own, batch_size, collate_fn=collate, pin_memory=pin, **worker_options(workers))
+
+
+def collate(samples: list[Any]) -> list[Tensor]:
+    """Put samples into a batch; their images must have the same size."""
+    sizes = {tuple(sample[0].shape) for sample in samples}
+    if len(sizes) > 1:
+        shown = ", ".join(" x ".join(map(str, size)) for size in sorted(sizes)[:3])
+        raise ValueError(f"images of a batch have the same size, got {shown}; set data.size, or data.crop for masks")
+    return default_collate(samples)
+
+
+def worker_options(workers: int) -> dict[str, Any]:
+    """Arguments of a loader with this many reading processes."""
+    # Forked workers hang if a thread of the parent holds a lock; Windows has no forkserver.
+    way = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    options: dict[str, Any] = {"num_workers": workers, "worker_init_fn": _one_thread}
+    return options | ({"persistent_workers": True, "multiprocessing_context": way} if workers else {})
+
+
+def _one_thread(_: int) -> None:
+    torch.set_num_threads(1)

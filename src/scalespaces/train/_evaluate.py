@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from scalespaces.data import ImageDataset, to_unit
+from scalespaces.data._keys import Part
 from scalespaces.data._progress import Progress
 from scalespaces.models import Card, ScaleNetwork
 from scalespaces.theory._arguments import check_choice, check_integer, check_real
-from scalespaces.train._data import Part, worker_options
+from scalespaces.train._batches import worker_options
 from scalespaces.train._levels import LevelPool, answer
 from scalespaces.train._predict import (
     channels_of,

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from scalespaces.data import to_unit
 from scalespaces.data._pixels import decode_file, read_pixels, sides
-from scalespaces.data._windows import cut_windows, window_places
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import first_channels
 from scalespaces.theory._arguments import check_integer
@@ -189,7 +188,8 @@ def predict_rows(
     weights, total = tent.new_zeros(y.trusted, size[1]), tent.new_zeros(0)
     for top, start, end in zip(y.places, y.starts, [*y.places[1:], size[0]], strict=True):
         for n in range(0, len(x.starts), at_once):
-            windows = cut_windows(image, [(start, left) for left in x.starts[n : n + at_once]], (y.window, x.window))
+            band = image[:, start : start + y.window]
+            windows = torch.stack([band[..., left : left + x.window] for left in x.starts[n : n + at_once]])
             answers = _probabilities(model, windows, pool, True)[:, :, top - start :][:, :, : y.trusted]
             if not len(total):
                 total = answers.new_zeros(answers.shape[1], *weights.shape)
@@ -388,7 +388,8 @@ class _Axis:
         border, stride = overlap // 4 // step, (tile - overlap) // step
         self.trusted = self.window - 2 * border * step
         room = (length - self.trusted) // step
-        self.places = [step * n for n, _ in window_places((room + stride, 1), (stride, 1), (stride, 1))]
+        last = -(-room // stride)  # windows are spread evenly, no further apart than the stride
+        self.places = [step * (room * i // last) for i in range(last + 1)]
         self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
 
 

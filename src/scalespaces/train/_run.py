@@ -25,14 +25,13 @@ from torch.utils.data import DataLoader
 
 from scalespaces._files import prepare, replacing
 from scalespaces.data import ImageDataset, to_unit
-from scalespaces.data._keys import Indexed
 from scalespaces.models import Card, ConversionError, convert, create_model, load
 from scalespaces.models._network import NamedNetwork
 from scalespaces.models._source import build
 from scalespaces.nn import synchronize
-from scalespaces.train._batches import KeyedBatches
+from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
-from scalespaces.train._data import class_names, evaluation_loader, num_classes, open_split, training_loader
+from scalespaces.train._data import class_names, num_classes, open_split
 from scalespaces.train._levels import answer
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._tasks import Classification, Segmentation, Task
@@ -113,7 +112,7 @@ class Data(pl.LightningDataModule):
         trainer: Any = self.trainer
         options, loop = self.recipe.data, trainer.fit_loop
         batches = KeyedBatches(
-            Indexed(self.train),
+            self.train,
             options.batch_size,
             self.recipe.seed,
             accumulate=self.recipe.trainer.accumulate,

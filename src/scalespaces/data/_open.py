@@ -1,0 +1,138 @@
+"""The one door: open a dataset of any kind by its folder, its kind and a split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from scalespaces.data._cityscapes import Cityscapes
+from scalespaces.data._folders import ClassFolders, LabeledFolder, MaskFolders, OnError, Size, folder_classes
+from scalespaces.data._idx import IMAGES, read_idx_images
+from scalespaces.data._keys import ImageDataset, Part
+from scalespaces.data._pcam import PCam, PCamFolder
+from scalespaces.data._scales import split_classes
+
+Kind = Literal["pcam", "pcam_folder", "cityscapes", "idx", "class_folders", "table", "masks"]
+ANY = 2**31
+"""A number of classes that refuses no label."""
+SPLITS = ("train", "valid", "test")
+_NAMES = {"valid": ("valid", "val", "validation"), "val": ("val", "valid", "validation")}
+
+
+def open_dataset(
+    root: str | Path,
+    kind: Kind,
+    split: str = "train",
+    *,
+    num_classes: int = ANY,
+    table: str | Path | None = None,
+    size: Size = None,
+    crop: Size = None,
+    flip: bool = False,
+    on_error: OnError = "raise",
+    holdout: float = 0.1,
+    limit: int | None = None,
+    seed: int | None = 0,
+) -> ImageDataset:
+    """Open a split of a dataset, or hold it out of the training set if it has no files of its own.
+
+    Args:
+        root, kind, split: the folder, the layout, and ``"train"``, ``"valid"``, ``"test"`` or the name of any IDX set.
+        num_classes, table, size, on_error: options of the layouts that have them.
+        crop, flip: of the training set alone, if every pixel has a class.
+        holdout: share of the training set that is held out for validation, if there is no validation set.
+        limit: use this many training samples only, with all classes in their proportions.
+        seed: of crops, flips, and the choice of samples; None if it is not known, so that nothing can be held out.
+    """
+    root = Path(root)
+    if not root.exists():
+        raise FileNotFoundError(f"data.root: there is no folder {str(root)!r}")
+    folder, file, own = find_split(root, kind, split, table)
+    if not own and split not in ("train", "valid"):
+        raise FileNotFoundError(f"data.root: there is no set {split!r} in {str(root)!r}")
+    crops = {"crop": crop, "flip": flip, "seed": seed or 0} if split == "train" else {}
+    name = split if own else "train"
+    dataset = open_whole(folder, kind, name, file, num_classes=num_classes, size=size, on_error=on_error, **crops)
+    if isinstance(dataset, ClassFolders) and dataset.classes != classes_in(root):  # they are numbered in their order
+        differ = ", ".join(sorted(set(classes_in(root)) ^ set(dataset.classes)))
+        raise ValueError(f"{str(folder)!r} has other classes than the training set: {differ}")
+    chosen = np.arange(len(dataset))
+    if not own:
+        if seed is None:
+            raise ValueError(
+                f"{split!r} in {str(root)!r} is a part of the training set, which depends on the seed that a network "
+                "was trained with: give that as --seed, and --holdout if it was set"
+            )
+        order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2**31,))).permutation(len(dataset))
+        held = max(1, round(holdout * len(dataset)))
+        if held >= len(dataset):
+            raise ValueError(f"data.holdout {holdout} of {len(dataset)} samples leaves none to train with")
+        chosen = np.sort(order[held:] if split == "train" else order[:held])
+    if split == "train" and limit is not None:
+        if not 1 <= limit <= len(chosen):
+            raise ValueError(f"data.limit is from 1 to the size of the training set, {len(chosen)}, got {limit}")
+        labels = np.asarray(getattr(dataset, "labels", np.zeros(len(dataset))))  # zeros if every pixel has a class
+        chosen = chosen[np.sort(split_classes(labels[chosen], [limit], seed or 0)[0])]
+    return dataset if len(chosen) == len(dataset) else Part(dataset, chosen)
+
+
+def open_whole(
+    folder: Path,
+    kind: Kind,
+    split: str,
+    table: Path | None = None,
+    *,
+    num_classes: int = ANY,
+    size: Size = None,
+    on_error: OnError = "raise",
+    **crops: Any,
+) -> ImageDataset:
+    """Open all samples of a split, whose place is known; ``crops`` are the options of :class:`MaskFolders`."""
+    if kind == "pcam":
+        return PCam(folder, split)
+    if kind == "cityscapes":
+        return Cityscapes(folder, "val" if split == "valid" else split, on_error=on_error, **crops)
+    if kind == "idx":
+        return read_idx_images(folder, split, num_classes)
+    if kind == "masks":
+        return MaskFolders(folder / "images", folder / "masks", num_classes, on_error=on_error, **crops)
+    if table is None:
+        return ClassFolders(folder, size=size, on_error=on_error)
+    if kind == "pcam_folder":
+        return PCamFolder(folder, table, on_error=on_error)
+    return LabeledFolder(folder, table, num_classes, size=size, on_error=on_error)
+
+
+def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = None) -> tuple[Path, Path | None, bool]:
+    """The folder of a split, its table, and whether these are its own: otherwise they are the training set's.
+
+    A training set counts as its own if there is a validation set, too; otherwise that has to be held out of it.
+    """
+    if kind in ("pcam", "cityscapes"):
+        return root, None, True
+    if kind == "idx":
+        return root, None, split not in ("train", "valid") or any(root.glob(f"valid{IMAGES}*"))
+    needed = (split, "valid") if split == "train" else (split,)
+    if kind in ("class_folders", "masks"):
+        own = all(named(root, name) for name in needed)
+        return named(root, split if own else "train") or root, None, own
+    own = table is None and all(named(root, name, ".csv") for name in needed)
+    file = named(root, split, ".csv") if own else Path(root / "train.csv" if table is None else table)
+    if file is None or not file.is_file():
+        raise FileNotFoundError(
+            f"data.table: there is no file {str(file)!r}; labels are in {split}.csv in data.root, or in data.table"
+        )
+    return named(root, split if own else "train") or root, file, own
+
+
+def classes_in(root: Path) -> list[str]:
+    """The names of the classes of data with a folder for each class, in the first split that there is."""
+    return folder_classes(next(filter(None, (named(root, split) for split in SPLITS)), root))
+
+
+def named(root: Path, split: str, suffix: str = "") -> Path | None:
+    """The folder of a split, or its file if there is a suffix, under any of its names."""
+    paths = (root / f"{name}{suffix}" for name in _NAMES.get(split, (split,)))
+    return next((path for path in paths if (path.is_file() if suffix else path.is_dir())), None)
