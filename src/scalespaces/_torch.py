@@ -85,3 +85,13 @@ def static(value: float) -> float:
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # at hand while compiling, slow to import before
 
     return guard_scalar(value)
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether code of others runs before or after the module's own."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that torch.compile has wrapped, or the model itself."""
+    return getattr(model, "_orig_mod", model)
