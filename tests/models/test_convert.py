@@ -364,3 +364,16 @@ class TestTorch:
         compiled: Any = torch.compile(converted, fullgraph=True)
         for got, wanted in zip(spaces(compiled(image.float())), spaces(converted(image.float())), strict=True):
             assert_close(got, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_compile_with_nests_and_pooling_inside():
+    torch._dynamo.reset()
+
+    class Two(nn.Linear):
+        def forward(self, input: Any) -> Any:
+            return {"scores": super().forward(input.mean((2, 3))), "rest": [input.sum((2, 3))]}
+
+    converted, image = convert(Two(3, 2), {"num_levels": 2}, pool_before="", scale_pool="max"), torch.rand(1, 3, 16, 16)
+    compiled: Any = torch.compile(converted, fullgraph=True, backend="eager")
+    assert_close(compiled(image), converted(image))

@@ -37,7 +37,7 @@ class Card:
         for name, value in vars(self).items():
             if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
                 raise ValueError(f"{name} is a list, got {_short(value)}")
-        classes, mean, std = (tuple(value) for value in (self.classes, self.mean, self.std))
+        classes, mean, std = tuple(self.classes), tuple(self.mean), tuple(self.std)
         if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
             raise ValueError(f"classes are different strings, got {_short(classes)}")
         if not all(map(_is_number, mean + std)) or len(mean) != len(std) or any(value <= 0 for value in std):

@@ -230,9 +230,12 @@ def _map_spaces(value: Any, function: Callable[[ScaleSpace], Any]) -> Any:
     if isinstance(value, ScaleSpace):
         return function(value)
     if isinstance(value, dict):
-        new = copy.copy(value)  # of its own class
-        new.update({key: _map_spaces(item, function) for key, item in value.items()})
-        return new
+        new = {key: _map_spaces(item, function) for key, item in value.items()}
+        if type(value) is dict:  # which torch.compile cannot copy
+            return new
+        other = copy.copy(value)
+        other.update(new)
+        return other
     if isinstance(value, list):
         return [_map_spaces(item, function) for item in value]
     if isinstance(value, tuple):
