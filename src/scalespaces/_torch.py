@@ -123,3 +123,13 @@ def register_pytree(
         from_dumpable_context=as_tuples,
         flatten_with_keys_fn=with_keys,
     )
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether code of others runs before or after the module's own."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that torch.compile has wrapped, or the model itself."""
+    return getattr(model, "_orig_mod", model)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from models.networks import POOLS, norm, scramble
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -15,35 +16,17 @@ from scalespaces.models._convnet import GridPool
 from scalespaces.testing import assert_equivariant
 
 SMALL: dict[str, Any] = {"channels": (4, 5, 6), "hidden": 8, "num_classes": 3}
-POOLS: dict[str, Any] = {
-    "mean": lambda levels: sum(levels) / len(levels),
-    "max": lambda levels: torch.stack(levels).max(0).values,
-    "logsumexp": lambda levels: torch.stack(levels).exp().mean(0).log(),
-    "probabilities": lambda levels: torch.stack(levels).softmax(2).mean(0).log(),
-}
-
-
-def scramble(model):
-    """Statistics and weights as training leaves them, somewhere else than where they started."""
-    generator = torch.Generator().manual_seed(1)
-    for name, tensor in model.state_dict().items():
-        if "norm" in name and tensor.is_floating_point():
-            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
-    return model.eval()
 
 
 def plain(state, num_convolutions):
     """The head and body for one image, of PyTorch's own layers."""
 
-    def norm(name, f):
-        return F.batch_norm(f, *(state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")))
-
     def network(f, grid=2):
         for n in range(num_convolutions):
             f = F.conv2d(f, state[f"blocks.{n}.conv.weight"], state[f"blocks.{n}.conv.bias"], padding="same").relu()
-            f = norm(f"blocks.{n}.norm", F.max_pool2d(f, 2) if n < num_convolutions - 1 else f)
+            f = norm(state, f"blocks.{n}.norm", F.max_pool2d(f, 2) if n < num_convolutions - 1 else f)
         f = F.linear(F.adaptive_max_pool2d(f, grid).flatten(1), state["hidden.weight"])
-        return F.linear(norm("norm", f).relu(), state["linear.weight"], state["linear.bias"])
+        return F.linear(norm(state, "norm", f).relu(), state["linear.weight"], state["linear.bias"])
 
     return network
 
@@ -98,7 +81,7 @@ def test_each_level_is_what_the_plain_network_makes_of_it(size, scale_pool):
     expected = [network(level) for level in lift(image, 3, 2**0.5).levels]
     answer, scores = model.answer_and_scores(image)
     assert_close(scores.levels, tuple(expected))
-    assert_close(answer, POOLS[scale_pool](expected))
+    assert_close(answer, POOLS[scale_pool](torch.stack(expected)))
 
 
 def test_one_level_is_a_plain_network():
@@ -153,67 +136,9 @@ def test_features_and_scores_commute_with_scale(base, depth):
     assert_equivariant(model, image, shifts=[1], tolerance=1e-10)
 
 
-@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
-def test_finer_levels_than_the_image(sampling):
-    model = create_model("s_cnn", **SMALL, lift={"base": 2.0, "first_level": -1, "sampling": sampling}).eval()
-    image = torch.rand(2, 1, 40, 38)
-    scales = model.scale_map(image)
-    answer, scores = model.answer_and_scores(image)
-    assert scales.shape == (2, 40, 38)
-    predicted = answer.argmax(1, keepdim=True)
-    best = torch.cat([level.gather(1, predicted) for level in scores.levels], 1).argmax(1) - 1
-    assert (scales == best[:, None, None]).all()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"preset": "paper"},
-        {"lift": {"base": 1.5, "method": "direct"}},
-        {"lift": {"sampling": 1.5}},
-        {"lift": {"sampling": "dense"}},
-        {"lift": {"sampling": "dense", "base": 1.3, "first_level": -1}},
-        {"filter_levels": 2, "scale_padding": "valid", "lift": {"first_level": -1, "num_levels": 2}},
-    ],
-    ids=str,
-)
-def test_the_smallest_side_is_the_smallest(arguments):
-    model = scramble(create_model("s_cnn", **SMALL, **arguments))
-    side = model.smallest_side
-    assert model(torch.rand(1, 1, side, 50)).isfinite().all()
-    with pytest.raises(ValueError, match=f"images of at least {side} pixels along each side, got"):
-        model(torch.rand(1, 1, 50, side - 1))
-    with pytest.raises(ValueError, match="too few for a window"):  # what the poolings say themselves
-        model.body(model.lift(torch.rand(1, 1, 50, side - 1)))
-
-
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 def test_deep_filters_anywhere(scale_padding):
     model: Any = ConvNet(**SMALL, lift={"num_levels": 3}, filter_levels=(2, 1, 3), scale_padding=scale_padding)
     assert [block.conv.kernel_size for block in model.blocks] == [(k, 7, 7) for k in (2, 1, 3)]
     assert model.features(torch.rand(1, 1, 130, 130)).num_levels == 3
     assert model.lift.num_levels == (3 + 1 + 2 if scale_padding == "valid" else 3)
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"channels": ()}, "channels has one number for each convolution, got none"),
-        ({"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 3 places"),
-        ({"kernel_size": 0}, "kernel_size must be an integer >= 1"),
-        ({"grid": 0}, "grid must be an integer >= 1"),
-        ({"hidden": 0}, "hidden must be an integer >= 1"),
-        ({"num_classes": 0}, "num_classes must be an integer >= 1"),
-        ({"dropout": 1}, "dropout must be a finite number from 0 to below 1, got 1"),
-        ({"scale_pool": "median"}, "mode is one of mean, max, logsumexp, probabilities"),
-        ({"init": "ones"}, "init is one of paper, he"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ConvNet(**arguments)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from models.networks import corr, norm, scramble
 from reference import paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -15,23 +16,7 @@ from scalespaces.models._blocks import DenseBlock, DenseLayer, LongSkip, Transit
 from scalespaces.semigroups import transform_image
 from scalespaces.testing import assert_equivariant, equivariance_error
 
-
-def scramble(model):
-    """Statistics and weights as training leaves them, somewhere else than where they started."""
-    generator = torch.Generator().manual_seed(1)
-    for name, tensor in model.state_dict().items():
-        if "norm" in name and tensor.is_floating_point():
-            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
-    return model.eval()
-
-
 # --- the table -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("preset", ["recommended", "paper"])
-@pytest.mark.parametrize(("name", "parameters"), [("densenet", 216_483), ("s_densenet", 262_743)])
-def test_parameters(name, parameters, preset):
-    assert sum(p.numel() for p in create_model(name, preset=preset).parameters()) == parameters
 
 
 def test_p4m_widths_keep_the_number_of_parameters():
@@ -55,22 +40,8 @@ def test_one_level_is_the_image_and_costs_no_lift():
 def reference(state, levels, growth, num_layers=3):
     """The network in evaluation, as a list of levels, dilated convolutions and PyTorch's own layers."""
 
-    def corr(name, x):
-        weight = state[name]
-        weight = weight.unsqueeze(2) if weight.ndim == 4 else weight
-        out = []
-        for k in range(len(x)):
-            terms = [
-                F.conv2d(x[k + el], weight[:, :, el], padding=2**k * (weight.shape[-1] // 2), dilation=2**k)
-                for el in range(weight.shape[2])
-                if k + el < len(x)
-            ]
-            out.append(torch.stack(terms).sum(0))
-        return out
-
     def layer(name, x):
-        norm = [state[f"{name}.norm.{key}"] for key in ("running_mean", "running_var", "weight", "bias")]
-        return corr(f"{name}.conv.weight", [F.batch_norm(f, *norm).relu() for f in x])
+        return corr(state[f"{name}.conv.weight"], [norm(state, f"{name}.norm", f).relu() for f in x])
 
     def pool(x):
         return [F.avg_pool2d(f, 2) for f in x]
@@ -163,18 +134,6 @@ def test_deep_filters_anywhere(scale_padding):
     assert model.lift.num_levels == (3 + 3 * 1 + 2 + 3 * 1 if scale_padding == "valid" else 3)
 
 
-@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
-def test_finer_levels_than_the_image(sampling):
-    levels = {"num_levels": 3, "first_level": -1, "sampling": sampling}
-    model = create_model("s_densenet", lift=levels, filter_levels=2)
-    image = torch.rand(1, 3, 24, 20)
-    assert model(image).shape == (1, 2)
-    assert model.features(image).first_level == -1
-    scales = model.scale_map(image)
-    assert scales.shape == (1, 24, 20)
-    assert -1 <= scales.min() <= scales.max() <= 1
-
-
 def test_scale_map_names_the_level_that_speaks_for_the_class():
     model: Any = create_model("s_densenet", lift={"num_levels": 3, "first_level": -1}, filter_levels=1)
     wanted = torch.zeros(1, 213, 6, 5)
@@ -230,60 +189,6 @@ def test_p4m_starts_as_the_identity_when_asked_to():
     with torch.no_grad():
         layer.weight[layer.weight.abs() < 0.5] = 0
     assert_close(layer(ScaleSpace((f,))).levels[0], f)
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"lift": {"num_levels": 2}, "filter_levels": 3}, "never meets its last one in a space of 2"),
-        ({"lift": {"num_levels": 0}}, "num_levels must be an integer >= 1, got 0"),
-        ({"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 5 places, got"),
-        ({"filter_levels": 0}, "filter_levels must be an integer >= 1"),
-        ({"scale_padding": "none"}, "scale_padding is one of zeros, replicate, valid"),
-        ({"window": "round"}, "window is one of dilated, plain"),
-        ({"group": "p6"}, "group is one of p4, p4m"),
-        ({"init": "ones"}, "init is one of paper, he"),
-        ({"num_classes": 0}, "num_classes must be an integer >= 1"),
-        ({"growth": ()}, "growth has one number for each dense block"),
-        ({"num_layers": 0}, "num_layers must be an integer >= 1"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        DenseNet(**arguments)
-
-
-@pytest.mark.parametrize("shape", [(1, 4, 32, 32), (3, 32, 32)])
-def test_wrong_images(shape):
-    with pytest.raises(ValueError, match=r"the network takes images \(B, 3, height, width\), got shape"):
-        create_model("densenet")(torch.rand(shape))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"scale_padding": "valid"},
-        {"lift": {"sampling": 2}},
-        {"preset": "paper"},
-        {"lift": {"sampling": "dense"}},
-        {"lift": {"base": 3.0, "num_levels": 3}},
-        {"scale_padding": "valid", "filter_levels": (2, 1, 1, 1, 1)},
-    ],
-    ids=str,
-)
-def test_the_smallest_side_is_the_smallest(arguments):
-    model = create_model("s_densenet", growth=(1, 1, 1), **arguments).eval()
-    side = model.smallest_side
-    assert model(torch.rand(1, 3, side, side + 1)).isfinite().all()
-    with pytest.raises(ValueError, match=f"images of at least {side} pixels along each side, got"):
-        model(torch.rand(1, 3, side + 1, side - 1))
-    with pytest.raises(ValueError, match="too few for a window"):  # what the poolings say themselves
-        model.body(model.lift(torch.rand(1, 3, side + 1, side - 1)))
 
 
 def test_blocks_on_other_channels():

@@ -9,15 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from models.networks import NAMES, small
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-import scalespaces
 from scalespaces import ScaleSpace, convert, resample
-from scalespaces.models import Card, ScaleNetwork, create_model, export, load, save
+from scalespaces.models import Card, ScaleNetwork, export, load, save
 from scalespaces.models._network import on_image, strongest_level
-
-NAMES = scalespaces.models.list_models()
 
 
 def cnn(channels: int = 3) -> nn.Module:
@@ -73,9 +71,7 @@ def build(name: str, lift: Any = None, **arguments: Any) -> Case:
         size = (96,) if name.endswith("signals") else (64, 60)
         image = torch.rand(2, 2 if name.endswith("signals") else 3, *size, dtype=torch.float64)
         return Case(convert(plain, lift, **arguments).eval(), image, plain, size)
-    few: dict[str, Any] = {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
-    few = {"channels": (2, 3, 4), "hidden": 8, "in_channels": 3} if name.endswith("cnn") else few
-    network = create_model(name, lift=lift, num_classes=4, init="he", **few, **arguments)
+    network = small(name, lift=lift, num_classes=4, init="he", **arguments)
     return Case(network.double().eval(), torch.rand(2, 3, 64, 60, dtype=torch.float64))
 
 
@@ -95,14 +91,18 @@ def test_scores_are_each_levels_own_answer(name):
             assert_close(level, case.plain(case.network.lift.downscale(case.image, k)))
 
 
+@pytest.mark.parametrize("lift", [{}, {"sampling": "dense"}, {"base": 1.5, "first_level": -1}], ids=str)
 @EVERY
 @torch.no_grad()
-def test_the_answer_and_the_scores_together(name):
-    case = build(name)
+def test_the_scores_of_levels_average_to_the_answer(name, lift):
+    case = build(name, {"num_levels": 3, **lift})
     answer, scores = case.network.answer_and_scores(case.image)
     assert_close(answer, case.network(case.image))
     assert_close(scores.levels, case.network.scores(case.image).levels)
-    assert_close(torch.stack(case.levels(scores).levels).mean(0), answer)
+    levels = case.levels(scores)
+    assert levels.shapes == (answer.shape,) * 3
+    assert_close(torch.stack(levels.levels).mean(0), answer)
+    assert not torch.allclose(levels.levels[0], levels.levels[1])
 
 
 @EVERY
@@ -117,11 +117,11 @@ def test_features_are_what_scores_are_computed_from(name):
     assert [level.shape for level in network.pyramid(case.image).values()] == list(features.shapes) or not features.dims
 
 
-@pytest.mark.parametrize("first_level", [0, -1])
+@pytest.mark.parametrize(("first_level", "sampling"), [(0, "pyramid"), (-1, "pyramid"), (-1, "dense"), (-1, 2)])
 @EVERY
 @torch.no_grad()
-def test_scale_maps_name_a_level_for_every_pixel(name, first_level):
-    case = build(name, {"num_levels": 3, "first_level": first_level})
+def test_scale_maps_name_a_level_for_every_pixel(name, first_level, sampling):
+    case = build(name, {"num_levels": 3, "first_level": first_level, "sampling": sampling})
     scales = case.network.scale_map(case.image)
     assert scales.shape == (2, *case.size)
     assert scales.dtype == torch.int64
@@ -164,6 +164,35 @@ def test_what_an_image_needs(name):
             method(case.image[..., None])
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *[(name, {}) for name in ("s_cnn", "s_densenet", "s_resnet")],
+        *[(name, {"preset": "paper"}) for name in ("s_cnn", "s_densenet", "s_resnet")],
+        *[(name, {"lift": {"sampling": "dense"}}) for name in ("s_cnn", "s_densenet", "s_resnet")],
+        *[(name, {"scale_padding": "valid"}) for name in ("s_densenet", "s_resnet")],
+        ("s_cnn", {"lift": {"base": 1.5, "method": "direct"}}),
+        ("s_cnn", {"lift": {"sampling": 1.5}}),
+        ("s_cnn", {"lift": {"sampling": "dense", "base": 1.3, "first_level": -1}}),
+        ("s_cnn", {"filter_levels": 2, "scale_padding": "valid", "lift": {"first_level": -1, "num_levels": 2}}),
+        ("s_densenet", {"lift": {"sampling": 2}}),
+        ("s_densenet", {"lift": {"base": 3.0, "num_levels": 3}}),
+        ("s_densenet", {"scale_padding": "valid", "filter_levels": (2, 1, 1, 1, 1)}),
+        ("s_resnet", {"lift": {"first_level": -1}}),
+    ],
+    ids=str,
+)
+def test_the_smallest_side_is_the_smallest(name, arguments):
+    model = small(name, **arguments).eval()
+    side = model.smallest_side
+    assert model(torch.rand(1, 3, side, side + 1)).isfinite().all()
+    image = torch.rand(1, 3, side + 1, side - 1)
+    with pytest.raises(ValueError, match=f"images of at least {side} pixels along each side, got"):
+        model(image)
+    with pytest.raises(ValueError, match="too few for a window"):  # what the poolings say themselves
+        model.body(model.lift(image))
+
+
 @pytest.mark.parametrize("scale_pool", ["mean", "probabilities"])
 @EVERY
 @torch.no_grad()
@@ -199,21 +228,14 @@ def test_probabilities(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "s_cnn",
-        "converted strided",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in NETWORKS
-            if name not in ("s_cnn", "converted strided")
-        ),
+        pytest.param(name, marks=[] if name in ("s_cnn", "converted strided") else pytest.mark.slow)
+        for name in NETWORKS
+        if "signals" not in name  # images are exported
     ],
 )
 @torch.no_grad()
 def test_exports_have_the_levels(name, tmp_path):
-    case = build(name, scale_pool="probabilities")
-    if case.image.ndim == 3:
-        pytest.skip("images are exported, not signals")
-    path = tmp_path / "network.pt2"
+    case, path = build(name, scale_pool="probabilities"), tmp_path / "network.pt2"
     exported = export(case.network, path, levels=True, static=True, size=(48, 44))
     assert exported.outputs == ("output", "level_0", "level_1", "level_2")
     image = torch.rand(1, 3, 48, 44, dtype=torch.float64)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from models.networks import NAMES, PRESETS, small
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -17,26 +18,7 @@ from scalespaces.models._network import on_image
 from scalespaces.models._registry import entry
 from scalespaces.nn import Lift
 
-NAMES = scalespaces.models.list_models()
-PRESETS = pytest.mark.parametrize("preset", ["recommended", "paper"])
 EVERY = pytest.mark.parametrize("name", NAMES)
-
-DYNAMIC_POOLING = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="before 2.13, torch exports pooling for even or for odd sizes only",
-)
-
-
-def small(name, **arguments):
-    """The network with as few channels as it can have."""
-    torch.manual_seed(0)
-    return of_colors(name, **{**narrow(name), "num_classes": 3, **arguments})
-
-
-def narrow(name) -> dict[str, Any]:
-    if name.endswith("cnn"):
-        return {"channels": (2, 3, 4), "hidden": 8}
-    return {"growth": (2, 3, 4)} if "dense" in name else {"width": 3}
 
 
 def of_colors(name, **arguments):
@@ -63,18 +45,26 @@ def example(name, side=64):
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
+PARAMETERS = {
+    "cnn": 494_549,
+    "s_cnn": 494_549,
+    "densenet": 216_483,
+    "s_densenet": 262_743,
+    "resnet": 1_552_131,
+    "resnet_matched_parameters": 1_963_549,
+    "s_resnet": 1_895_427,
+    "s_resnet_no_interaction": 1_552_131,
+}
+
+
+@PRESETS
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters(name, preset):
+    assert sum(p.numel() for p in create_model(name, preset=preset).parameters()) == PARAMETERS[name]
+
+
 def test_the_settings_have_names():
-    assert NAMES == [
-        "cnn",
-        "densenet",
-        "p4m_densenet",
-        "resnet",
-        "resnet_matched_parameters",
-        "s_cnn",
-        "s_densenet",
-        "s_resnet",
-        "s_resnet_no_interaction",
-    ]
+    assert sorted([*PARAMETERS, "p4m_densenet"]) == NAMES
     assert scalespaces.models.list_models("s_*") == ["s_cnn", "s_densenet", "s_resnet", "s_resnet_no_interaction"]
     assert scalespaces.models.list_models("vgg*") == []
 
@@ -131,19 +121,12 @@ def test_configs_do_not_share_lists():
     assert model.config["growth"] == [2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("s_resent", "no model is called 's_resent'; did you mean 's_resnet'"),
-        ("vgg", "no model is called 'vgg'; there are cnn, s_cnn, densenet, .*s_resnet_no_interaction"),
-    ],
-)
-def test_unknown_names(name, message):
+def test_unknown_names_and_arguments():
+    with pytest.raises(ValueError, match="no model is called 's_resent'; did you mean 's_resnet'"):
+        create_model("s_resent")
+    message = "no model is called 'vgg'; there are cnn, s_cnn, densenet, .*s_resnet_no_interaction"
     with pytest.raises(ValueError, match=message):
-        create_model(name)
-
-
-def test_unknown_arguments():
+        create_model("vgg")
     message = "s_resnet takes no argument 'widht'; did you mean 'width'.* There are num_classes, in_channels, width"
     with pytest.raises(TypeError, match=message):
         create_model("s_resnet", widht=3)
@@ -223,10 +206,49 @@ def test_registering(monkeypatch):
     assert scalespaces.models.list_models() == ["mine"]
     assert create_model("mine").config["growth"] == [1, 1]
     assert entry("mine").input_shape == (3, 32, 32)
-    with pytest.raises(ValueError, match="names are given once, and 'mine' is taken"):
+    with pytest.raises(ValueError, match="there is a model called 'mine' already"):
         register_model("mine", DenseNet, "another")
     with pytest.raises(TypeError, match="DenseNet takes no setting 'grwth'; did you mean 'growth'"):
         register_model("other", DenseNet, "another", {"grwth": (1, 1)})
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "message"),
+    [
+        (DenseNet, {"lift": {"num_levels": 2}, "filter_levels": 3}, "never meets its last one in a space of 2"),
+        (ResNet, {"filter_levels": 2}, "never meets its last one in a space of 1"),
+        (DenseNet, {"lift": {"num_levels": 0}}, "num_levels must be an integer >= 1, got 0"),
+        (DenseNet, {"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 5 places, got"),
+        (ResNet, {"filter_levels": (1, 2)}, "one for each of 9 places"),
+        (ConvNet, {"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 3 places"),
+        (DenseNet, {"filter_levels": 0}, "filter_levels must be an integer >= 1"),
+        (DenseNet, {"scale_padding": "none"}, "scale_padding is one of zeros, replicate, valid"),
+        (DenseNet, {"window": "round"}, "window is one of dilated, plain"),
+        (ConvNet, {"scale_pool": "median"}, "mode is one of mean, max, logsumexp, probabilities"),
+        (DenseNet, {"init": "ones"}, "init is one of paper, he"),
+        *((build, {"num_classes": 0}, "num_classes must be an integer >= 1") for build in (DenseNet, ResNet, ConvNet)),
+        (DenseNet, {"group": "p6"}, "group is one of p4, p4m"),
+        (DenseNet, {"growth": ()}, "growth has one number for each dense block"),
+        (DenseNet, {"num_layers": 0}, "num_layers must be an integer >= 1"),
+        (ResNet, {"in_channels": 20}, "width is at least in_channels, got 16 and 20"),
+        (ResNet, {"width": 0}, "width must be an integer >= 1"),
+        (ConvNet, {"channels": ()}, "channels has one number for each convolution, got none"),
+        (ConvNet, {"kernel_size": 0}, "kernel_size must be an integer >= 1"),
+        (ConvNet, {"grid": 0}, "grid must be an integer >= 1"),
+        (ConvNet, {"hidden": 0}, "hidden must be an integer >= 1"),
+        (ConvNet, {"dropout": 1}, "dropout must be a finite number from 0 to below 1, got 1"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(build, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 64, 64), (3, 64, 64)])
+def test_wrong_images(shape):
+    with pytest.raises(ValueError, match=r"the network takes images \(B, 3, height, width\), got shape"):
+        create_model("densenet")(torch.rand(shape))
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -298,17 +320,6 @@ def test_initializations(name):
 
 
 # --- the scores of levels --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lift", [{}, {"sampling": "dense"}, {"base": 1.5, "first_level": -1}], ids=str)
-@EVERY
-def test_the_scores_of_levels_average_to_the_answer(name, lift):
-    model = small(name, lift={"num_levels": 3, **lift}).double().eval()
-    image = example(name, 65)[0].double()
-    scores = on_image(model.scores(image), image.shape[2:])
-    assert scores.shapes == (model(image).shape,) * 3
-    assert_close(torch.stack(scores.levels).mean(0), model(image))
-    assert not torch.allclose(scores.levels[0], scores.levels[1])
 
 
 @pytest.mark.parametrize("scale_pool", ["mean", "max", "logsumexp", "probabilities"])
@@ -392,26 +403,11 @@ def test_state_dicts_hold_parameters_and_statistics_only(name):
 
 
 @pytest.mark.slow
-@PRESETS
 @EVERY
-def test_export(name, preset):
-    model = small(name, preset=preset).eval()
-    image, _ = example(name)
+def test_export_of_the_papers_preset(name):
+    model, (image, _) = small(name, preset="paper").eval(), example(name)
     exported = torch.export.export(model, (image,), strict=False)
     assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@DYNAMIC_POOLING
-@EVERY
-def test_export_with_dynamic_sizes(name):
-    model = small(name, lift={"base": 2.0}).eval()
-    # Two samples of the last level are left at 121 pixels; torch takes sizes of one for constants.
-    dims = {axis: torch.export.Dim(f"d{axis}", min=low, max=512) for axis, low in ((0, 1), (2, 121), (3, 121))}
-    exported = torch.export.export(model, (torch.rand(2, 3, 136, 141),), dynamic_shapes=(dims,), strict=False)
-    for shape in ((2, 3, 136, 141), (1, 3, 131, 144), (3, 3, 121, 122)):
-        image = torch.rand(shape)
-        assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -55,32 +55,16 @@ def from_segmentation(name: str) -> Callable[[], nn.Module]:
     return partial(getattr(segmentation, name), weights=None, weights_backbone=None, num_classes=4, aux_loss=True)
 
 
+_TIMM = "resnet18 resnet50 densenet121 mobilenetv3_large_100 efficientnet_b0 convnext_tiny convnext_nano regnety_004"
+_TORCHVISION = "resnet18 resnet50 densenet121 mobilenet_v3_large mobilenet_v3_small efficientnet_b0 convnext_tiny"
+_FEATURES = ("resnet18", "mobilenetv3_large_100", "efficientnet_b0", "convnext_nano")
+_SEGMENTATION = ("deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "fcn_resnet50")
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "timm/resnet18": from_timm("resnet18"),
-    "timm/resnet50": from_timm("resnet50"),
-    "timm/densenet121": from_timm("densenet121"),
-    "timm/mobilenetv3_large_100": from_timm("mobilenetv3_large_100"),
-    "timm/efficientnet_b0": from_timm("efficientnet_b0"),
-    "timm/convnext_tiny": from_timm("convnext_tiny"),
-    "timm/convnext_nano": from_timm("convnext_nano"),
-    "timm/regnety_004": from_timm("regnety_004"),
-    "timm/vgg16_bn": from_timm("vgg16_bn"),
-    "timm/resnet18/features": from_timm("resnet18", features_only=True),
-    "timm/mobilenetv3_large_100/features": from_timm("mobilenetv3_large_100", features_only=True),
-    "timm/efficientnet_b0/features": from_timm("efficientnet_b0", features_only=True),
-    "timm/convnext_nano/features": from_timm("convnext_nano", features_only=True),
-    "torchvision/resnet18": from_torchvision("resnet18"),
-    "torchvision/resnet50": from_torchvision("resnet50"),
-    "torchvision/densenet121": from_torchvision("densenet121"),
-    "torchvision/mobilenet_v3_large": from_torchvision("mobilenet_v3_large"),
-    "torchvision/mobilenet_v3_small": from_torchvision("mobilenet_v3_small"),
-    "torchvision/efficientnet_b0": from_torchvision("efficientnet_b0"),
-    "torchvision/convnext_tiny": from_torchvision("convnext_tiny"),
-    "torchvision/regnet_y_400mf": from_torchvision("regnet_y_400mf"),
-    "torchvision/vgg16_bn": from_torchvision("vgg16_bn"),
-    "torchvision/deeplabv3_resnet50": from_segmentation("deeplabv3_resnet50"),
-    "torchvision/deeplabv3_mobilenet_v3_large": from_segmentation("deeplabv3_mobilenet_v3_large"),
-    "torchvision/fcn_resnet50": from_segmentation("fcn_resnet50"),
+    **{f"timm/{name}": from_timm(name) for name in (*_TIMM.split(), "vgg16_bn")},
+    **{f"timm/{name}/features": from_timm(name, features_only=True) for name in _FEATURES},
+    **{f"torchvision/{name}": from_torchvision(name) for name in (*_TORCHVISION.split(), "regnet_y_400mf", "vgg16_bn")},
+    **{f"torchvision/{name}": from_segmentation(name) for name in _SEGMENTATION},
     "unet/resnet18": partial(UNet, "resnet18"),
     "unet/resnet18/transposed": partial(UNet, "resnet18", transposed=True),
     "unet/efficientnet_b0": partial(UNet, "efficientnet_b0"),

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import Any
 
+from scalespaces._tables import text_table
+
 import_module("zoo.torchvision_stub")
 
 
@@ -19,11 +21,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not rows:
         return
     columns = sorted({column for row in rows.values() for column in row} - {"seconds"})
-    terminalreporter.section("relative errors of converted models")
-    width = max(map(len, rows))
-    terminalreporter.line(f"{'':{width}} " + " ".join(f"{column:>16}" for column in [*columns, "seconds"]))
+    table = [["", *columns, "seconds"]]
     for model, row in sorted(rows.items()):
-        cells = [f"{row[column]:.1e}" if column in row else "" for column in columns]
-        terminalreporter.line(
-            f"{model:{width}} " + " ".join(f"{cell:>16}" for cell in [*cells, f"{row['seconds']:.1f}"])
-        )
+        errors = [f"{row[column]:.1e}" if column in row else "" for column in columns]
+        table.append([model, *errors, f"{row['seconds']:.1f}"])
+    terminalreporter.section("relative errors of converted models")
+    terminalreporter.line(text_table(table))

@@ -1,4 +1,9 @@
-"""The blocks of the paper's networks: residual, dense, transition."""
+"""The blocks of the paper's networks: residual, dense, transition.
+
+``scale_padding`` is as in :class:`~scalespaces.nn.ScaleConv2d`, ``window`` as in
+:class:`~scalespaces.nn.ScaleAvgPool`. With a ``group``, ``"p4"`` or ``"p4m"``, all channels are *fields* on the
+symmetries of the square.
+"""
 
 from __future__ import annotations
 
@@ -9,53 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.functional._resample import read_level
-from scalespaces.nn import (
-    P4BatchNorm,
-    P4Conv2d,
-    P4MBatchNorm,
-    P4MConv2d,
-    ScaleAvgPool,
-    ScaleBatchNorm,
-    ScaleConv2d,
-    init,
-)
+from scalespaces.functional import resample
+from scalespaces.nn import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, ScaleAvgPool, ScaleBatchNorm, ScaleConv2d
+from scalespaces.nn.init import paper_
 from scalespaces.semigroups._p4 import Group
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 
 _CONVS = {None: ScaleConv2d, "p4": P4Conv2d, "p4m": P4MConv2d}
 _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}
-INITS = ("paper", "he")
-
-
-def correlation(
-    in_channels: int,
-    out_channels: int,
-    kernel_size: Sequence[int],
-    *,
-    group: Group | None = None,
-    scale_padding: str = "zeros",
-) -> nn.Module:
-    """The paper's corr[k,h,w], without a bias; of fields when there is a ``group``."""
-    return _CONVS[group](in_channels, out_channels, kernel_size, bias=False, scale_padding=scale_padding)
-
-
-def normalization(channels: int, group: Group | None = None) -> nn.Module:
-    """Batch normalization over batch, levels and space; of fields when there is a ``group``."""
-    return _NORMS[group](channels)
-
-
-def concatenate(*spaces: ScaleSpace) -> ScaleSpace:
-    """All channels, at the levels that all have: filters with ``scale_padding="valid"`` use up the others."""
-    fewest = min(x.num_levels for x in spaces)
-    cat: Any = torch.cat
-    return cat([x.keep(fewest) for x in spaces], 1)
 
 
 def initialize(module: nn.Module, how: str) -> None:
     """Initialize every correlation inside: ``"paper"`` (identity and noise) or ``"he"``."""
-    check_choice("init", how, INITS)
+    check_choice("init", how, ("paper", "he"))
     layers: list[Any] = [layer for layer in module.modules() if isinstance(layer, tuple(_CONVS.values()))]
     for layer in layers:
         if how == "he":
@@ -64,29 +36,14 @@ def initialize(module: nn.Module, how: str) -> None:
             nn.init.normal_(layer.weight, std=1e-2)
             # The identity on fields has its one at the group's identity, element 0.
             fields = not isinstance(layer, ScaleConv2d) and not layer.lifting
-            init.paper_(layer.weight.detach()[:, :, 0] if fields else layer.weight, dims=2)
+            paper_(layer.weight.detach()[:, :, 0] if fields else layer.weight, dims=2)
 
 
 class ResidualBlock(nn.Module):
     r"""The supplement's res[k,h,w]: :math:`y = x + F(x)`, missing channels of :math:`x` filled with zeros.
 
-    :math:`F` is corr[1,h,w] - BN - ReLU - corr[k,h,w] - BN.
-
-    Args:
-        in_channels: channels of the input; at most ``out_channels``.
-        out_channels: channels of the output.
-        kernel_size: ``(k, h, w)``.
-        skip: False for no-res[k,h,w], :math:`y = F(x)`.
-        scale_padding: as in :class:`~scalespaces.nn.ScaleConv2d`; with ``"valid"`` the skip drops the top levels, too.
-
-    Shape:
-        - Input: S levels of :math:`(B, C_{in}, H_k, W_k)`
-        - Output: S levels of :math:`(B, C_{out}, H_k, W_k)`; ``S - k + 1`` with ``scale_padding="valid"``
-
-    Example:
-        >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
-        >>> ResidualBlock(3, 16, (2, 3, 3))(x).shapes[0]
-        (1, 16, 32, 32)
+    :math:`F` is corr[1,h,w] - BN - ReLU - corr[k,h,w] - BN; without ``skip`` this is no-res[k,h,w],
+    :math:`y = F(x)`. With ``scale_padding="valid"`` the output has ``k - 1`` fewer levels.
     """
 
     def __init__(
@@ -104,40 +61,40 @@ class ResidualBlock(nn.Module):
                 f"a skip connection adds channels but drops none, got {in_channels} in and {out_channels} out; "
                 "use skip=False"
             )
-        _, height, width = kernel_size
         self.missing = out_channels - in_channels if skip else None
-        self.label = f"{'res' if skip else 'no-res'}{_label(kernel_size)}"
-        self.conv1 = correlation(in_channels, out_channels, (1, height, width))
-        self.norm1 = normalization(out_channels)
+        self.label = f"{'res' if skip else 'no-res'}{size_label(kernel_size)}"
+        self.conv1 = ScaleConv2d(in_channels, out_channels, (1, *kernel_size[1:]), bias=False)
+        self.norm1 = ScaleBatchNorm(out_channels)
         self.relu = nn.ReLU()
-        self.conv2 = correlation(out_channels, out_channels, kernel_size, scale_padding=scale_padding)
-        self.norm2 = normalization(out_channels)
+        self.conv2 = ScaleConv2d(out_channels, out_channels, kernel_size, bias=False, scale_padding=scale_padding)
+        self.norm2 = ScaleBatchNorm(out_channels)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
-        """Apply the block."""
         out = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(input)))))
-        return out if self.missing is None else out + _more_channels(input.keep(out.num_levels), self.missing)
+        if self.missing is None:
+            return out
+        skip, zeros = input.keep(out.num_levels), (0, 0, 0, 0, 0, self.missing)
+        return out + (skip.map(lambda level: F.pad(level, zeros)) if self.missing else skip)
 
 
 class DenseLayer(nn.Module):
-    """The supplement's BN - ReLU - corr[k,h,w]; arguments as in :class:`DenseBlock`."""
+    """The supplement's BN - ReLU - corr[k,h,w]."""
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Sequence[int] = (1, 3, 3),
+        kernel_size: Sequence[int],
         *,
         group: Group | None = None,
         scale_padding: str = "zeros",
     ) -> None:
         super().__init__()
-        self.norm = normalization(in_channels, group)
+        self.norm = _NORMS[group](in_channels)
         self.relu = nn.ReLU()
-        self.conv = correlation(in_channels, out_channels, kernel_size, group=group, scale_padding=scale_padding)
+        self.conv = _CONVS[group](in_channels, out_channels, kernel_size, bias=False, scale_padding=scale_padding)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
-        """Apply the layer."""
         return self.conv(self.relu(self.norm(input)))
 
 
@@ -146,22 +103,8 @@ class DenseBlock(nn.Module):
 
     .. math:: y_{n+1} = H([y_0, y_1, \dots, y_n]), \qquad H = \text{BN - ReLU - corr}[k,h,w]
 
-    Args:
-        in_channels: channels of the input; *fields* when there is a ``group``, as the other channels, too.
-        growth: channels :math:`C` of each layer.
-        kernel_size: ``(k, h, w)``.
-        num_layers: the number of layers :math:`N`.
-        group: ``"p4"`` or ``"p4m"`` for the symmetries of the square, too.
-        scale_padding: as in :class:`~scalespaces.nn.ScaleConv2d`.
-
-    Shape:
-        - Input: S levels of :math:`(B, C_{in}, H_k, W_k)`
-        - Output: S levels of :math:`(B, C_{in} + N C, H_k, W_k)`; ``S - N (k - 1)`` with ``scale_padding="valid"``
-
-    Example:
-        >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
-        >>> DenseBlock(3, 12)(x).shapes[0]
-        (1, 39, 32, 32)
+    ``growth`` is :math:`C` and ``num_layers`` is :math:`N`: :math:`C_{in}` channels become :math:`C_{in} + N C`. With
+    ``scale_padding="valid"`` the output has :math:`N (k - 1)` fewer levels.
     """
 
     def __init__(
@@ -176,7 +119,7 @@ class DenseBlock(nn.Module):
     ) -> None:
         super().__init__()
         check_integer("num_layers", num_layers, 1)
-        self.label = f"dense_{growth}{_label(kernel_size)} x {num_layers}"
+        self.label = f"dense_{growth}{size_label(kernel_size)} x {num_layers}"
         self.out_channels = in_channels + num_layers * growth
         self.layers = nn.ModuleList(
             DenseLayer(in_channels + n * growth, growth, kernel_size, group=group, scale_padding=scale_padding)
@@ -184,32 +127,16 @@ class DenseBlock(nn.Module):
         )
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
-        """Apply the block."""
         for layer in self.layers:
-            input = concatenate(input, layer(input))
+            input = _concatenate(input, layer(input))
         return input
 
 
 class Transition(nn.Module):
     """The supplement's transition[k,h,w]: dense[1,1,1], average pooling of 2 x 2 with stride 2, dense[k,h,w].
 
-    Args:
-        in_channels: channels of the input; *fields* when there is a ``group``, as the other channels, too.
-        out_channels: channels of the output; half as many as come in when left out.
-        kernel_size: ``(k, h, w)``.
-        window: of the pooling: ``"plain"`` (the paper's) or ``"dilated"``, which commutes with scale in every
-            sampling; in a pyramid they are the same. See :class:`~scalespaces.nn.ScaleAvgPool`.
-        group: ``"p4"`` or ``"p4m"`` for the symmetries of the square, too.
-        scale_padding: as in :class:`~scalespaces.nn.ScaleConv2d`.
-
-    Shape:
-        - Input: S levels of :math:`(B, C_{in}, H_k, W_k)`
-        - Output: S levels of :math:`(B, C_{out}, H_k / 2, W_k / 2)`; ``S - k + 1`` with ``scale_padding="valid"``
-
-    Example:
-        >>> x = scalespaces.lift(torch.zeros(1, 39, 32, 32), num_levels=4)
-        >>> Transition(39, kernel_size=(3, 3, 3))(x).shapes[0]
-        (1, 19, 16, 16)
+    The output has half as many channels as the input unless ``out_channels`` is given, and ``k - 1`` fewer levels with
+    ``scale_padding="valid"``.
     """
 
     def __init__(
@@ -223,20 +150,18 @@ class Transition(nn.Module):
         scale_padding: str = "zeros",
     ) -> None:
         super().__init__()
-        out_channels = in_channels // 2 if out_channels is None else out_channels
-        self.label = f"transition{_label(kernel_size)}"
-        self.out_channels = out_channels
-        self.reduce = DenseLayer(in_channels, out_channels, (1, 1, 1), group=group)
+        self.label = f"transition{size_label(kernel_size)}"
+        self.out_channels = out = in_channels // 2 if out_channels is None else out_channels
+        self.reduce = DenseLayer(in_channels, out, (1, 1, 1), group=group)
         self.pool = ScaleAvgPool(2, window=window)
-        self.mix = DenseLayer(out_channels, out_channels, kernel_size, group=group, scale_padding=scale_padding)
+        self.mix = DenseLayer(out, out, kernel_size, group=group, scale_padding=scale_padding)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
-        """Apply the block."""
         return self.mix(self.pool(self.reduce(input)))
 
 
 class LongSkip(nn.Module):
-    """The long skip connection: what a dense block got, average-pooled, beside what its transition gave."""
+    """The long skip connection: a dense block's input, average-pooled, joins its transition's output."""
 
     label = "long skip"
 
@@ -245,23 +170,25 @@ class LongSkip(nn.Module):
         self.pool = ScaleAvgPool(2, window=window)
 
     def forward(self, output: ScaleSpace, input: ScaleSpace) -> ScaleSpace:
-        """Pool the input, at the levels that are left, and concatenate."""
-        return concatenate(output, self.pool(input.keep(output.num_levels)))
+        return _concatenate(output, self.pool(input.keep(output.num_levels)))
 
 
 class Upsample(nn.Module):
-    """Bring the one level of a space back to ``size`` pixels of the image, aligned, by bilinear interpolation."""
+    """Bring the one level of a space back to ``size`` pixels of the image, by bilinear interpolation."""
 
     label = "bilinear upsample"
 
     def forward(self, input: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """Upsample."""
-        return read_level(input, 0, [1 / unit for unit in input.unit], (0.0,) * input.dims, size)
+        return resample(input, size).levels[0]
 
 
-def _more_channels(x: ScaleSpace, missing: int) -> ScaleSpace:
-    return x.map(lambda level: F.pad(level, (0, 0, 0, 0, 0, missing))) if missing else x
-
-
-def _label(kernel_size: Sequence[int]) -> str:
+def size_label(kernel_size: Sequence[int]) -> str:
+    """The size of a filter as the paper's tables write it: [k,h,w]."""
     return f"[{','.join(map(str, kernel_size))}]"
+
+
+def _concatenate(*spaces: ScaleSpace) -> ScaleSpace:
+    """All channels, at the levels that all have: filters with ``scale_padding="valid"`` use up the others."""
+    fewest = min(x.num_levels for x in spaces)
+    cat: Any = torch.cat
+    return cat([x.keep(fewest) for x in spaces], 1)

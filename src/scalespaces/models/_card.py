@@ -1,4 +1,4 @@
-"""What goes with a network: the images it expects and the classes it answers with."""
+"""The input normalization and the class names of a network."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Card:
     .. math:: \hat f_i = (f_i - \mu_i) / \sigma_i
 
     Args:
-        classes: names of the classes, in the order of the scores; none when unknown.
-        mean: :math:`\mu_i`, one number per channel; none when images come in as they are.
+        classes: names of the classes, in the order of the scores; empty when unknown.
+        mean: :math:`\mu_i`, one number per channel; empty without a normalization.
         std: :math:`\sigma_i`, likewise.
 
     Example:
@@ -34,17 +34,18 @@ class Card:
     std: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        classes, mean, std = (_items(name, getattr(self, name)) for name in ("classes", "mean", "std"))
+        for name, value in vars(self).items():
+            if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
+                raise ValueError(f"{name} is a list, got {_short(value)}")
+        classes, mean, std = tuple(self.classes), tuple(self.mean), tuple(self.std)
         if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
             raise ValueError(f"classes are different strings, got {_short(classes)}")
         if not all(map(_is_number, mean + std)) or len(mean) != len(std) or any(value <= 0 for value in std):
             raise ValueError(
-                "mean and std are as many finite numbers, one per channel, and std is above zero, got "
+                "mean and std have one finite number per channel each, and std is above zero, got "
                 f"{_short(mean)} and {_short(std)}"
             )
-        object.__setattr__(self, "classes", classes)
-        object.__setattr__(self, "mean", tuple(map(float, mean)))
-        object.__setattr__(self, "std", tuple(map(float, std)))
+        vars(self).update(classes=classes, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
 
     @classmethod
     def of(cls, model: nn.Module) -> Card:
@@ -75,17 +76,11 @@ class Card:
         return (image - mean[:, None, None]) / std[:, None, None]
 
     def check(self, config: dict[str, Any]) -> None:
-        """Refuse to go with a network of another number of classes or channels."""
+        """Raise an error unless the network with this config has as many classes and channels as the card."""
         for name, key in (("classes", "num_classes"), ("mean", "in_channels")):
             given, expected = len(getattr(self, name)), config.get(key)
             if given and expected is not None and given != expected:
                 raise ValueError(f"the card has {given} {name}, and the network {key}={expected}; they must agree")
-
-
-def _items(name: str, value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
-        raise ValueError(f"{name} is a list, got {_short(value)}")
-    return tuple(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -9,39 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalespaces.models._blocks import initialize
+from scalespaces.models._blocks import initialize, size_label
 from scalespaces.models._network import NamedNetwork, per_place
 from scalespaces.models._registry import register_model
-from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool, ScalePool
+from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer, check_real
 
 
 class ConvBlock(nn.Module):
-    """corr[k,h,w] with a bias - ReLU - maximum pooling of 2 x 2 with stride 2, or none - batch normalization."""
+    """corr[k,h,w] with a bias - ReLU - maximum pooling of 2 x 2 with stride 2, if any - batch normalization."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Sequence[int], window: str | None, scale_padding: str
     ) -> None:
         super().__init__()
-        self.label = f"conv[{','.join(map(str, kernel_size))}]{'' if window is None else ', max pooling'}"
+        self.label = f"conv{size_label(kernel_size)}{'' if window is None else ', max pooling'}"
         self.conv = ScaleConv2d(in_channels, out_channels, kernel_size, scale_padding=scale_padding)
         self.relu = nn.ReLU()
         self.pool = nn.Identity() if window is None else ScaleMaxPool(2, window=window)
         self.norm = ScaleBatchNorm(out_channels)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
-        """Apply the block."""
         return self.norm(self.pool(self.relu(self.conv(input))))
 
 
 class GridPool(nn.Module):
-    """The maximum over each cell of a grid that is laid over every level, whatever its size, flattened.
-
-    Shape:
-        - Input: levels of :math:`(B, C, H_k, W_k)`
-        - Output: levels of :math:`(B, C n^2)` with :math:`n` cells along each side
-    """
+    """The maximum over each of n x n cells, laid over every level whatever its size: levels of :math:`(B, C n^2)`."""
 
     def __init__(self, cells: int) -> None:
         super().__init__()
@@ -49,14 +43,13 @@ class GridPool(nn.Module):
         self.cells = check_integer("grid", cells, 1)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
-        """Pool."""
         return input.map(lambda level: self._rows(self._rows(level).mT).mT.flatten(1))
 
     def _rows(self, level: Tensor) -> Tensor:
-        """The maxima of cells along the last axis, as those of F.adaptive_max_pool1d."""
+        """The maxima of cells along the last axis, as F.adaptive_max_pool1d has them."""
         if self.cells == 1:
             return level.amax(-1, keepdim=True)
-        # All samples are compared, with masks: windows whose sizes follow from n cannot be exported for any n.
+        # Masks over all samples: windows whose sizes depend on n cannot be exported for every n.
         n, cell = level.shape[-1], torch.arange(self.cells, device=level.device)[:, None]
         sample = torch.arange(n, device=level.device)
         outside = ((sample + 1) * self.cells <= cell * n) | (sample * self.cells >= (cell + 1) * n)
@@ -78,26 +71,20 @@ class ConvNet(NamedNetwork):
     scale-pool                   [1, 10]
     ===========================  ==================
 
-    A convolution is corr[k,7,7] - ReLU - pooling - BN. All levels share the head, whose grid is laid over each of them
-    whatever its size, and have logits of their own: levels are pooled last. With one level this is a plain CNN, and
-    with filters of one level there are as many parameters for any number of levels.
+    A convolution is corr[k,7,7] - ReLU - pooling - BN. All levels share the head, whose grid fits any size, and each
+    gets its own logits: levels are pooled last. With one level this is a plain CNN. With filters of one level, the
+    number of parameters does not depend on the number of levels.
 
     Args:
         num_classes: number of classes.
         in_channels: channels of the image.
         channels: channels of each convolution; there is a pooling after each but the last.
         kernel_size: height and width of the filters.
-        grid: cells along each side that the last features are pooled to, by their maximum.
+        grid: cells along each side of the grid that the last features are pooled to.
         hidden: channels of the hidden layer.
         dropout: probability with which values of the hidden layer are dropped while training.
-        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
-            out. Its ``num_levels`` is the number of levels S that come out.
-        filter_levels: k, of all filters; or one number for each convolution.
-        scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
-        window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"``. In
-            a pyramid they are the same.
-        scale_pool: how the logits of levels are pooled: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
-        init: ``"he"`` or ``"paper"`` (filters start as the identity and some noise).
+        filter_levels: the number k of all convolutions; or one number for each.
+        lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
 
     Shape:
         - Input: :math:`(B, C, H, W)`
@@ -133,7 +120,7 @@ class ConvNet(NamedNetwork):
             raise ValueError("channels has one number for each convolution, got none")
         deep = per_place(filter_levels, [True] * len(channels))
         layout = [entry for k in deep for entry in (k, None)][:-1]
-        super().__init__(in_channels, layout, lift, scale_padding, window)
+        super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
         for name, value in (("num_classes", num_classes), ("kernel_size", kernel_size), ("hidden", hidden)):
             check_integer(name, value, 1)
         check_real("dropout", dropout, "from 0 to below 1", lambda p: 0 <= p < 1)
@@ -146,30 +133,25 @@ class ConvNet(NamedNetwork):
         self.hidden = nn.Linear(grid**2 * channels[-1], hidden, bias=False)
         self.norm, self.relu, self.dropout = ScaleBatchNorm(hidden), nn.ReLU(), nn.Dropout(dropout)
         self.linear = nn.Linear(hidden, num_classes)
-        self.scale_pool = ScalePool(scale_pool)
         initialize(self, init)
 
     def _layers(self) -> list[nn.Module]:
         return [self.grid_pool, self.hidden, self.norm, self.relu, self.dropout, self.linear]
 
     def rows(self) -> list[nn.Module]:
-        """The rows of the table."""
         return [self.lift, *self.blocks, *self._layers(), self.scale_pool]
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
-        """The features of the lifted image."""
         for block in self.blocks:
             levels = self.through(block, levels)
         return levels
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
-        """The class scores of every level as a whole: levels of ``(B, classes)``, which have no grid."""
         for layer in self._layers():
             features = layer(features)
         return features
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The class scores ``(B, classes)``."""
         return self.scale_pool(self.head(features))
 
 

@@ -11,17 +11,16 @@ from torch.nn import functional as F
 from scalespaces.models._blocks import DenseBlock, LongSkip, Transition, initialize
 from scalespaces.models._network import NamedNetwork, per_place, strongest_level
 from scalespaces.models._registry import register_model
-from scalespaces.nn import GlobalPool, Lift, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScalePool
+from scalespaces.nn import GlobalPool, Lift, P4Conv2d, P4MConv2d, P4MPool, P4Pool
 from scalespaces.semigroups._p4 import Group, order
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer
 
-_LIFTING = {"p4": P4Conv2d, "p4m": P4MConv2d}
-_POOLING = {"p4": P4Pool, "p4m": P4MPool}
+_FIELDS = {"p4": (P4Conv2d, P4Pool), "p4m": (P4MConv2d, P4MPool)}  # how they are made, and averaged
 
 
 class DenseNet(NamedNetwork):
-    r"""The supplement's table "A DenseNet": classification, for PCam's images of 96 x 96.
+    r"""The supplement's "A DenseNet": classification, for PCam's images of 96 x 96.
 
     ======================  =====================
     layer                   shape
@@ -35,31 +34,23 @@ class DenseNet(NamedNetwork):
     linear layer            [1, 1, 2]
     ======================  =====================
 
-    Long skip connections make the widths what they are: a dense block gets what the transition gives and, average-
-    pooled, what the block before got, :math:`19 + 3 = 22` and :math:`47 + 22 = 69` channels. S-DenseNet has
+    The widths follow from long skip connections: the input of a dense block is the output of the transition and the
+    average-pooled input of the block before, :math:`19 + 3 = 22` and :math:`47 + 22 = 69` channels. S-DenseNet has
     :math:`k = 3, S = 4`, the baseline :math:`k = 1, S = 1`: a space of one level is the image itself.
 
-    With a ``group`` all channels are *fields* on the symmetries of the square, made by one more correlation in front,
-    3 x 3 with as many fields as the image has channels, and averaged over the group in the end. Outputs are then
+    With a ``group`` all channels are *fields* on the symmetries of the square. One more correlation in front, 3 x 3,
+    makes as many fields as the image has channels, and the last fields are averaged over the group. Outputs are then
     invariant under the symmetries, to machine precision, for images whose sides are divisible by :math:`2^P` with
-    :math:`P` transitions (4 here): then no 2 x 2 pooling leaves a row over. Scale comes on top with the lift's
-    ``num_levels``.
+    :math:`P` transitions (4 here), so that no 2 x 2 pooling drops a row.
 
     Args:
         num_classes: number of classes.
         in_channels: channels of the image.
         growth: channels of each layer of a dense block, one number per block.
         num_layers: layers of a dense block.
-        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
-            out. Its ``num_levels`` is the number of levels S that come out.
-        filter_levels: k, of the filters in transitions; or one number for each of dense, transition, dense, ...
-        scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
-        window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"`` (the
-            paper's). In a pyramid they are the same.
-        scale_pool: how levels are pooled: ``"mean"`` (the paper's), ``"max"``, ``"logsumexp"`` or
-            ``"probabilities"``.
+        filter_levels: the number k of transitions; or one number for each of dense, transition, dense, ...
         group: ``"p4"`` or ``"p4m"`` for the symmetries of the square.
-        init: ``"paper"`` (filters start as the identity and some noise) or ``"he"``.
+        lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
 
     Shape:
         - Input: :math:`(B, C, H, W)`
@@ -100,66 +91,58 @@ class DenseNet(NamedNetwork):
         layout: list[int | None] = []
         for k, transition in zip(deep, places, strict=True):
             layout += [1, None, k] if transition else [k] * check_integer("num_layers", num_layers, 1)
-        super().__init__(in_channels, layout, lift, scale_padding, window)
+        super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
         check_integer("num_classes", num_classes, 1)
-        self.stem = (
-            None if group is None else _LIFTING[group](in_channels, in_channels, (1, 3, 3), bias=False, lifting=True)
-        )
+        self.stem, self.group_pool = None, None
+        if group is not None:
+            conv, pool = _FIELDS[group]
+            self.stem, self.group_pool = (
+                conv(in_channels, in_channels, (1, 3, 3), bias=False, lifting=True),
+                pool("mean"),
+            )
+        options: dict[str, Any] = {"group": group, "scale_padding": scale_padding}
         self.blocks, self.transitions, self.skips = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         channels = in_channels
-        for stage, width in enumerate(growth):
-            size = (deep[2 * stage], 3, 3)
-            block = DenseBlock(channels, width, size, num_layers, group=group, scale_padding=scale_padding)
+        for width, k, above in zip(growth, deep[::2], [*deep[1::2], None], strict=True):
+            block = DenseBlock(channels, width, (k, 3, 3), num_layers, **options)
             self.blocks.append(block)
-            if stage == len(growth) - 1:
+            if above is None:
                 channels = block.out_channels
                 break
-            size = (deep[2 * stage + 1], 3, 3)
-            transition = Transition(
-                block.out_channels, None, size, window=window, group=group, scale_padding=scale_padding
-            )
+            transition = Transition(block.out_channels, kernel_size=(above, 3, 3), window=window, **options)
             self.transitions.append(transition)
             self.skips.append(LongSkip(window))
             channels += transition.out_channels
-        self.group_pool = None if group is None else _POOLING[group]("mean")
-        self.global_pool, self.scale_pool = GlobalPool(), ScalePool(scale_pool)
-        self.linear = nn.Linear(channels, num_classes)
+        self.global_pool, self.linear = GlobalPool(), nn.Linear(channels, num_classes)
         initialize(self, init)
 
     def rows(self) -> list[nn.Module]:
-        """The rows of the table."""
-        rows: list[nn.Module] = [self.lift]
-        rows += [self.stem] if self.stem is not None else []
+        rows: list[nn.Module | None] = [self.lift, self.stem]
         for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
             rows += [block, transition, skip]
-        rows += [self.blocks[-1], *([self.group_pool] if self.group_pool is not None else [])]
-        return [*rows, self.global_pool, self.scale_pool, self.linear]
+        rows += [self.blocks[-1], self.group_pool, self.global_pool, self.scale_pool, self.linear]
+        return [row for row in rows if row is not None]
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
-        """The features of the lifted image: fields when there is a group."""
         x = levels if self.stem is None else self.stem(levels)
         for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
             x = skip(self.through(transition, self.through(block, x)), x)
         return self.through(self.blocks[-1], x)
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
-        """The class scores of every level as a whole: levels of ``(B, classes)``, which have no grid."""
         return self._pooled(features).map(self.linear)
 
     def scale_map(self, image: Tensor) -> Tensor:
-        """At every pixel the number of the level with the highest score there for the predicted class: ``(B, H, W)``.
+        """At every pixel, the number of the level with the highest score there for the predicted class: ``(B, H, W)``.
 
-        The average over all samples of such scores is the level's own answer.
+        A level's own answer is the average of these scores over its samples.
         """
         features, size = self.features(image), image.shape[2:]
         x = features if self.group_pool is None else self.group_pool(features)
         maps = x.map(lambda level: F.conv2d(level, self.linear.weight[:, :, None, None], self.linear.bias))
-        return strongest_level(self.pool(features, size), maps, size)
+        return strongest_level(self.combine(features, size), maps, size)
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The class scores ``(B, classes)``."""
-        if self.scale_pool.mode == "probabilities":  # of scores; other modes pool features, as the paper does
-            return self.scale_pool(self.head(features))
         return self.linear(self.scale_pool(self._pooled(features)))
 
     def _pooled(self, features: ScaleSpace) -> ScaleSpace:

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
+from scalespaces._torch import uncompiled
 from scalespaces.models._card import Card
 from scalespaces.models._network import ScaleNetwork, first_channels
 from scalespaces.models._registry import entry
@@ -48,7 +49,7 @@ class Exported:
         shape: of the input, ``(B, C, H, W)``; None for batch, height and width that may be anything.
         smallest: for a shape that is not fixed, the least height and width.
         outputs: names of the outputs.
-        difference: the largest that was seen between the file's outputs and PyTorch's, relative to the largest output.
+        difference: the largest difference between the file's outputs and PyTorch's, relative to the largest output.
         notes: what is not as one might expect, and why.
     """
 
@@ -86,9 +87,9 @@ def export(
     """Write a network as ONNX (``.onnx``, opset 18) or as a program of torch.export (``.pt2``).
 
     Batch, height and width stay free when the levels have steps :math:`2^k` (base 2 in pyramid sampling), from the
-    ``smallest`` side on that leaves the last level two samples. For other networks sizes are fixed, and ``notes`` say
-    why. What was written is read back, run on random images of odd and even sizes, in onnxruntime if it is ONNX, and
-    compared with PyTorch; the file appears only if they agree to 1e-4 of the largest output.
+    ``smallest`` side that leaves the last level two samples. For other networks sizes are fixed, and ``notes`` give
+    the reason. The file is read back, run on random images of odd and even sizes (in onnxruntime if it is ONNX) and
+    compared with PyTorch; it appears only if they agree to 1e-4 of the largest output.
 
     Args:
         model: a network that takes images; it is left as it is. It is exported in evaluation mode.
@@ -105,22 +106,23 @@ def export(
         ``scalespaces.json`` in a ``.pt2``).
     """
     path = check_format(path)
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = uncompiled(model)
     card = Card.of(model)
     if normalize and not card.mean:
         raise ValueError("the network has no normalization to put into the graph; give it a Card with mean and std")
     if levels and not isinstance(model, ScaleNetwork):
         raise ValueError(f"levels=True needs a network with levels, got a {type(model).__name__}; convert it first")
-    job = _Job(prepare(path), _Graph(copy.deepcopy(model), card if normalize else Card(), levels))
-    job.description = {"card": card.to_json(), "normalizes": normalize}
-    channels = first_channels(model)
-    height, width = (check_integer("size", n, 1) for n in size or _usual_size(model))
-    fixed = (check_integer("batch", batch, 1), channels, height, width)
+    graph = _Graph(copy.deepcopy(model), card if normalize else Card(), levels)
+    job = _Job(prepare(path), graph, {"card": card.to_json(), "normalizes": normalize})
+    name = model.config.get("name") if isinstance(model, ScaleNetwork) else None
+    usual = (224, 224) if name is None else entry(name).input_shape[1:]
+    height, width = (check_integer("size", n, 1) for n in size or usual)
+    fixed = (check_integer("batch", batch, 1), first_channels(model), height, width)
     reason = None if static else _why_static(model)
     with torch.no_grad(), _quiet():
         if not static and reason is None:
             try:
-                return job.dynamic(channels, _traced_side(model), [fixed] if size else [])
+                return job.dynamic(fixed[1], _traced_side(model), [fixed] if size else [])
             except (OSError, ImportError):
                 raise
             except Exception as error:
@@ -136,12 +138,32 @@ def export(
 
 
 def check_format(path: str | os.PathLike[str]) -> Path:
-    """Return the path if its ending says what can be written, with what is installed."""
+    """Return the path if its ending is that of a format, and what this needs is installed."""
     path = Path(path)
     check_choice("the ending of an exported file", path.suffix, _NEEDS)
     for module in _NEEDS[path.suffix]:
         require(module, "export")
     return path
+
+
+def _why_static(model: nn.Module) -> str | None:
+    """The reason why sizes cannot be free, if there is one."""
+    if not isinstance(model, ScaleNetwork) or model.lift.num_levels == 1:
+        return None
+    lift = model.lift
+    if lift.base != 2:
+        return f"they are free for base 2, and this is base {lift.base}"
+    steps = [2.0 ** (k + lift.first_level) for k in range(lift.num_levels)]
+    return None if list(lift.plan.steps) == steps else f"they are free in pyramid sampling, and this is {lift.sampling}"
+
+
+def _traced_side(model: nn.Module) -> int:
+    """A side at which the last level has two samples after strides of 32: torch takes sizes of one for constants."""
+    return 64 * 2 ** (model.lift.num_levels + model.lift.first_level - 1 if isinstance(model, ScaleNetwork) else 0)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 class _Graph(nn.Module):
@@ -154,7 +176,6 @@ class _Graph(nn.Module):
         self.eval().cpu()
 
     def forward(self, image: Tensor) -> Tensor | dict[str, Tensor]:
-        """Run."""
         image = self.card.normalize(image)
         if self.levels:
             answer, scores = self.model.answer_and_scores(image)
@@ -163,38 +184,50 @@ class _Graph(nn.Module):
         return named["output"] if named.keys() == {"output"} else named
 
 
-@dataclass
+def _named(value: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors of an output, which may be nested, by names."""
+    if value is None:
+        return {}
+    if isinstance(value, Tensor):
+        return {name or "output": value}
+    if isinstance(value, ScaleSpace):
+        value = {f"level_{value.first_level + n}": level for n, level in enumerate(value.levels)}
+    elif isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    elif not isinstance(value, Mapping):
+        raise ValueError(f"outputs are tensors, and dictionaries, lists and tuples of them, got {type(value).__name__}")
+    return {
+        key: tensor
+        for part, item in value.items()
+        for key, tensor in _named(item, "_".join(filter(None, (name, str(part))))).items()
+    }
+
+
 class _Job:
-    """One export: what is written, where, and what there is to say about it."""
+    """One export: the graph and its file."""
 
-    path: Path
-    graph: _Graph
-    description: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    dtype: torch.dtype = torch.float32
-
-    def __post_init__(self) -> None:
-        tensors = [*self.graph.parameters(), *self.graph.buffers()]
-        self.dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), self.dtype)
-        if self.path.suffix == ".onnx":
+    def __init__(self, path: Path, graph: _Graph, description: dict[str, Any]) -> None:
+        self.path, self.graph, self.description = path, graph, description
+        self.notes: list[str] = []
+        tensors = [*graph.parameters(), *graph.buffers()]
+        self.dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
+        if path.suffix == ".onnx":
             if self.dtype != torch.float32:
                 self.notes.append(f"onnxruntime convolves in float32: exported in that instead of {self.dtype}")
-                self.graph, self.dtype = self.graph.float(), torch.float32
+                self.graph, self.dtype = graph.float(), torch.float32
             if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
                 raise ValueError("an ONNX file of one piece ends at 2 GB, and this network is larger; export .pt2")
 
     def dynamic(self, channels: int, side: int, more: Sequence[Sequence[int]]) -> Exported:
-        """Export with free batch, height and width, from images of about that side."""
+        """Export with free batch, height and width, traced with images of about that side."""
         free = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
-        program = torch.export.export(
-            self.graph, (self.image((2, channels, side, side + 3)),), dynamic_shapes=(free,), strict=False
-        )
+        image = self.image((2, channels, side, side + 3))
+        program = torch.export.export(self.graph, (image,), dynamic_shapes=(free,), strict=False)
         n = self.smallest(program.module(), channels, side)
         shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
         return self.write(program, (None, channels, None, None), n, shapes)
 
     def static(self, shape: tuple[int, ...]) -> Exported:
-        """Export for one shape."""
         program = torch.export.export(self.graph, (self.image(shape),), strict=False)
         return self.write(program, shape, None, [shape])
 
@@ -203,10 +236,14 @@ class _Job:
     ) -> Exported:
         """Write the file, and put it in place if it computes what PyTorch does for those shapes."""
         outputs = tuple(_named(self.graph(self.image(shapes[0]))))
-        write, read = (_write_onnx, _read_onnx) if self.path.suffix == ".onnx" else (_write_pt2, _read_pt2)
+        description = json.dumps(self.description | {"smallest": smallest})
         with replacing(self.path) as draft:
-            write(program, draft, outputs, json.dumps(self.description | {"smallest": smallest}))
-            run = read(draft)
+            if self.path.suffix == ".onnx":
+                _write_onnx(program, draft, outputs, description)
+                run = _read_onnx(draft)
+            else:
+                torch.export.save(program, draft, extra_files={"scalespaces.json": description})
+                run = torch.export.load(draft).module()
             differences = torch.tensor([self.difference(run, shape) for shape in shapes])
             if not bool((differences <= TOLERANCE).all()):
                 raise ValueError(
@@ -216,7 +253,6 @@ class _Job:
         return Exported(self.path, shape, smallest, outputs, float(differences.max()), tuple(self.notes))
 
     def image(self, shape: Sequence[int]) -> Tensor:
-        """A random image, always the same."""
         return torch.rand(*shape, dtype=self.dtype, generator=torch.Generator().manual_seed(0))
 
     def difference(self, run: Run, shape: Sequence[int]) -> float:
@@ -234,25 +270,13 @@ class _Job:
         def fits(n: int) -> bool:
             try:
                 return self.difference(run, (1, channels, n, n)) <= TOLERANCE
-            except Exception:  # the network's and the program's own refusals are of many kinds
+            except Exception:  # the network and the program raise errors of many kinds
                 return False
 
-        high = 1
-        while high < side and not fits(high):
-            high *= 2
-        low, high = high // 2 + 1, min(high, side)
-        return low + bisect.bisect_left(range(low, high), True, key=fits)
+        return 1 + bisect.bisect_left(range(1, side), True, key=fits)
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------
-
-
-def _write_pt2(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:
-    torch.export.save(program, path, extra_files={"scalespaces.json": description})
-
-
-def _read_pt2(path: Path) -> Run:
-    return torch.export.load(path).module()
+# --- ONNX ------------------------------------------------------------------------------------------------------------
 
 
 def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:
@@ -302,64 +326,13 @@ def _remainder(self: Any, other: Any) -> Any:
     return op.Mod(self, other)
 
 
-# --- small things ----------------------------------------------------------------------------------------------------
-
-
-def _why_static(model: nn.Module) -> str | None:
-    """Why sizes cannot be free, if so."""
-    if not isinstance(model, ScaleNetwork) or model.lift.num_levels == 1:
-        return None
-    lift = model.lift
-    if lift.base != 2:
-        return f"they are free for base 2, and this is base {lift.base}"
-    steps = [2.0 ** (k + lift.first_level) for k in range(lift.num_levels)]
-    return None if list(lift.plan.steps) == steps else f"they are free in pyramid sampling, and this is {lift.sampling}"
-
-
-def _traced_side(model: nn.Module) -> int:
-    """A side at which the last level has two samples after strides of 32: torch takes sizes of one for constants."""
-    return 64 * 2 ** (model.lift.num_levels + model.lift.first_level - 1 if isinstance(model, ScaleNetwork) else 0)
-
-
-def _usual_size(model: nn.Module) -> tuple[int, int]:
-    name = model.config.get("name") if isinstance(model, ScaleNetwork) else None
-    return (224, 224) if name is None else entry(name).input_shape[1:]
-
-
-def _named(value: Any, name: str = "") -> dict[str, Tensor]:
-    """The tensors of an output, which may be nested, by names."""
-    if value is None:
-        return {}
-    if isinstance(value, Tensor):
-        return {name or "output": value}
-    if isinstance(value, ScaleSpace):
-        value = {f"level_{value.first_level + n}": level for n, level in enumerate(value.levels)}
-    elif isinstance(value, list | tuple):
-        value = dict(enumerate(value))
-    elif not isinstance(value, Mapping):
-        raise ValueError(f"outputs are tensors, and dictionaries, lists and tuples of them, got {type(value).__name__}")
-    return {
-        key: tensor
-        for part, item in value.items()
-        for key, tensor in _named(item, "_".join(filter(None, (name, str(part))))).items()
-    }
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing of what torch tells its developers."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    """Silence what torch tells its developers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)

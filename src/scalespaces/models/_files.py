@@ -1,4 +1,4 @@
-"""Networks in files: safetensors that say which network they hold."""
+"""Networks in files: safetensors with a description of the network they hold."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from scalespaces._extras import require
 from scalespaces._files import replacing
+from scalespaces._torch import uncompiled
 from scalespaces.models._card import Card
 from scalespaces.models._convert import Converted, convert
 from scalespaces.models._network import ScaleNetwork
@@ -24,11 +25,10 @@ from scalespaces.nn import Lift
 from scalespaces.nn._lift import ARGUMENTS
 
 FORMAT = 2
-_KEY = "scalespaces"  # the only entry of the metadata, whose order would differ from file to file
+_KEY = "scalespaces"  # the only entry of the metadata: the order of several would differ from file to file
 _MOST_METADATA = 2**20  # characters
 _MOST_LEVELS = 64
 _FARTHEST = {False: 2.0**16, True: 2.0**8}  # standard deviation of the last level's blur in pixels; of a matrix base
-_CONVERSION = ("lift", "interaction", "scale_padding", "scale_pool", "pool_before", "features")
 _FINEST = 2.0**6  # samples of the finest level for each of the image's, along an axis
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
@@ -39,10 +39,10 @@ Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write a network into a safetensors file that :func:`load` makes the same network of.
+    """Write a network into a safetensors file, from which :func:`load` builds the same network.
 
-    Beside the ``state_dict``, under its own names, the metadata's entry ``scalespaces`` holds as JSON the name and
-    arguments of the architecture, or the arguments of the conversion; the network's
+    The file holds the ``state_dict`` under its own names. The metadata's entry ``scalespaces`` holds as JSON the name
+    and arguments of the architecture, or the arguments of the conversion; the network's
     :class:`~scalespaces.models.Card`; and the version of the library. Tensors that share memory are written under each
     of their names. The file appears whole or not at all.
 
@@ -52,10 +52,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     from importlib.metadata import version
 
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = uncompiled(model)
     config = model.config if isinstance(model, ScaleNetwork) else {}
-    converted = isinstance(model, Converted)
-    if not (converted or isinstance(config.get("name"), str)):
+    if not (isinstance(model, Converted) or isinstance(config.get("name"), str)):
         raise ValueError(
             "networks made by scalespaces.models.create_model or scalespaces.convert can be saved, got a "
             f"{type(model).__name__} with no config; of others, save the state_dict with safetensors.torch.save_file"
@@ -71,13 +70,23 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         text = json.dumps(document, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the arguments of a network are plain values that JSON can hold, got {config}") from error
-    state = {name: _plain(name, tensor) for name, tensor in model.state_dict().items()}
-    if not converted:
+    state = {name: _dense(name, tensor) for name, tensor in model.state_dict().items()}
+    if not isinstance(model, Converted):
         kinds = {dtype: kind for kind, dtype in _DTYPES.items()}
         tensors = {name: (tuple(tensor.shape), kinds[tensor.dtype]) for name, tensor in state.items()}
-        _compare(tensors, _skeleton(config).state_dict(), "the network differs from what its config builds")
+        _compare(tensors, _skeleton(config), "the network differs from what its config builds")
     with replacing(path) as draft:
         require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text})
+
+
+def _dense(name: str, tensor: Any) -> Tensor:
+    """The tensor as safetensors takes it: in memory of its own, on the CPU."""
+    if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
+        what = f"a tensor on {tensor.device}, {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise ValueError(f"a file holds dense tensors with values, got {what} for {name!r}")
+    if tensor.dtype not in _DTYPES.values():
+        raise ValueError(f"a file holds floating-point and integer tensors, got {tensor.dtype} for {name!r}")
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 @overload
@@ -87,8 +96,8 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, device: Any = "cpu")
 def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device: Any = "cpu") -> nn.Module:
     """Read a network that :func:`save` wrote, in evaluation mode, with its :class:`~scalespaces.models.Card`.
 
-    Files are not trusted: nothing in them is run, and what is damaged, foreign or absurd is refused with a
-    ``ValueError`` before tensors are read. Data types are the file's. The global random state is left as it was.
+    Files are not trusted: nothing in them is run, and a file that is damaged, foreign or absurd raises a ``ValueError``
+    before its tensors are read. Data types are the file's. The global random state is left as it was.
 
     Args:
         path: of the file.
@@ -112,7 +121,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
         with safetensors.safe_open(path, framework="pt") as file:
             slices = {key: file.get_slice(key) for key in sorted(file.keys())}
             tensors = {key: (tuple(item.get_shape()), item.get_dtype()) for key, item in slices.items()}
-            document = _read(file.metadata() or {})
+            document = _describe(file.metadata() or {})
             network = _rebuild(document, tensors, model)
             card = Card.from_json(document.get("card", {}))
             card.check(network.config)
@@ -126,21 +135,20 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
     return network.to(device).eval()
 
 
-def _plain(name: str, tensor: Any) -> Tensor:
-    """The tensor as safetensors takes it: in memory of its own, on the CPU."""
-    if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
-        what = f"a tensor on {tensor.device}, {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise ValueError(f"a file holds dense tensors with values, got {what} for {name!r}")
-    if tensor.dtype not in _DTYPES.values():
-        raise ValueError(f"a file holds floating-point and integer tensors, got {tensor.dtype} for {name!r}")
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+def _set_dtypes(network: nn.Module, tensors: Tensors) -> None:
+    """Give the network the file's data types. Buffers outside the file follow if all its floats have one type."""
+    floats = {kind for _, kind in tensors.values() if kind in _FLOATS}
+    if len(floats) == 1:
+        network.to(_FLOATS[floats.pop()])
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        tensor.data = tensor.data.to(_DTYPES[tensors[name][1]])
 
 
 # --- untrusted files -------------------------------------------------------------------------------------------------
 
 
-def _read(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What the file says about the network in it, as far as it can be checked without building it."""
+def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The file's description of its network, as far as it can be checked without building it."""
     text = metadata.get(_KEY)
     if text is None:
         raise ValueError(
@@ -158,10 +166,9 @@ def _read(metadata: Mapping[str, str]) -> dict[str, Any]:
     version, written_by = document.get("format"), document.get("version")
     if type(version) is not int or version < 1:
         raise ValueError(f"its format is a number from 1 on, got {version!r:.80}")
-    if version < FORMAT:
-        raise ValueError(f"its format is {version}, of scalespaces {written_by!r:.40}, which this one does not read")
-    if version > FORMAT:
-        raise ValueError(f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}; upgrade to read it")
+    if version != FORMAT:
+        remedy = "upgrade to read it" if version > FORMAT else "this version does not read it"
+        raise ValueError(f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}; {remedy}")
     if sum(isinstance(document.get(key), dict) for key in ("network", "conversion")) != 1:
         raise ValueError("its description has neither or both of a network and a conversion")
     return document
@@ -178,27 +185,32 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
                 f"it holds a conversion of a {document.get('converted')!r:.80}; give that model: "
                 "load(path, model=...), or --model MODULE:FUNCTION on the command line"
             )
-        if not config.keys() <= set(_CONVERSION):
-            raise ValueError(f"conversions take no {sorted(config.keys() - set(_CONVERSION))!r:.80}")
         _check_reach(config, _lift_of(config).get("num_levels", 4))
         network = _attempt(lambda: convert(model, **config))
-        _compare(tensors, network.state_dict(), "its tensors are not those of the model, converted")
+        _compare(tensors, network, "its tensors are not those of the model, converted")
         return network
     if model is not None:
         raise ValueError(f"it holds all of {config.get('name')!r:.80}; leave out the model")
     skeleton = _attempt(lambda: _skeleton(config))
-    _compare(tensors, skeleton.state_dict(), f"its tensors are not those of {config['name']!r}")
+    _compare(tensors, skeleton, f"its tensors are not those of {config['name']!r}")
     _check_reach(config, skeleton.lift.num_levels)
     with torch.random.fork_rng(devices=[]):
         return _attempt(lambda: create_model(**config))
+
+
+def _attempt(build: Callable[[], Any]) -> Any:
+    """Build from a file's arguments, which may be of any type: so may be the error."""
+    try:
+        return build()
+    except Exception as error:
+        raise ValueError(f"its arguments build no network: {error}") from error
 
 
 def _skeleton(config: dict[str, Any]) -> ScaleNetwork:
     """The network with no memory and with the cheapest lift, on which none of its parameters depend."""
     cheap = {name: value for name, value in _lift_of(config).items() if name in ("num_levels", "first_level", "dims")}
     with torch.device("meta"), _Unfilled():
-        arguments: dict[str, Any] = config | {"lift": Lift(**cheap).config}
-        return create_model(**arguments)
+        return create_model(**dict(config, lift=Lift(**cheap).config))
 
 
 class _Unfilled(TorchFunctionMode):
@@ -208,16 +220,29 @@ class _Unfilled(TorchFunctionMode):
         return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **kwargs or {})
 
 
-def _attempt(build: Callable[[], Any]) -> Any:
-    """Arguments from a file may be of any type, so may be the error."""
-    try:
-        return build()
-    except Exception as error:
-        raise ValueError(f"its arguments build no network: {error}") from error
+def _compare(tensors: Tensors, network: nn.Module, complaint: str) -> None:
+    """Refuse tensors unless their names, shapes and kinds of numbers are those of the network."""
+    state = network.state_dict()
+    for name in sorted(tensors.keys() ^ state.keys()):
+        raise ValueError(f"{complaint}: {name!r:.200} is {'missing' if name in state else 'unknown'}")
+    for name, expected in state.items():
+        shape, kind = tensors[name]
+        if shape != tuple(expected.shape):
+            raise ValueError(f"{complaint}: {name!r} has shape {shape} instead of {tuple(expected.shape)}")
+        if kind not in _FLOATS if expected.is_floating_point() else _DTYPES.get(kind) != expected.dtype:
+            raise ValueError(f"{complaint}: {name!r} is of type {kind}, which cannot stand for {expected.dtype}")
+
+
+def _lift_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the lift, the only ones that are nested."""
+    lift = config.get("lift", {})
+    if not isinstance(lift, dict) or not lift.keys() <= ARGUMENTS.keys():
+        raise ValueError(f"its lift is an object of a lift's arguments, got {lift!r:.80}")
+    return lift
 
 
 def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
-    """No number may be larger, and no list longer, than the tensors call for: little is built of a file that lies."""
+    """Refuse numbers larger, and lists longer, than the tensors call for: a file that lies must cost little."""
     most = max([_MOST_LEVELS, len(tensors), *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
     lift = _lift_of(config)
     for name, value in [*config.items(), *lift.items()]:
@@ -234,23 +259,15 @@ def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
                 raise ValueError(f"{name} may be {limit} at most with these tensors, got {item!r:.40}")
 
 
-def _lift_of(config: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the lift, the only ones that are nested."""
-    lift = config.get("lift", {})
-    if not isinstance(lift, dict) or not lift.keys() <= ARGUMENTS.keys():
-        raise ValueError(f"its lift is an object of a lift's arguments, got {lift!r:.80}")
-    return lift
-
-
 def _leaves(value: Any, depth: int = 3) -> list[Any]:
-    """The items of nested lists, which are all that arguments may nest: matrices, and lists of them."""
+    """The items of nested lists: matrices, and lists of them, are all that arguments may nest."""
     if isinstance(value, dict) or (isinstance(value, list) and not depth):
         raise ValueError(f"arguments are plain values and lists, got {value!r:.80}")
     return [leaf for item in value for leaf in _leaves(item, depth - 1)] if isinstance(value, list) else [value]
 
 
 def _check_reach(config: dict[str, Any], num_levels: int) -> None:
-    """The kernel of the last level must have a size that can be computed: longer ones count as wider."""
+    """Refuse a lift whose last kernel is too wide to be computed; a larger truncation counts as wider."""
     lift = _lift_of(config)
     matrix = isinstance(lift.get("base"), list)
     try:
@@ -266,24 +283,3 @@ def _check_reach(config: dict[str, Any], num_levels: int) -> None:
             f"zero-scale {lift.get('zero_scale')!r:.40} and truncation {lift.get('truncation')!r:.40}: they blur too "
             "far, or are too fine, to be computed"
         )
-
-
-def _compare(tensors: Tensors, state: Mapping[str, Tensor], complaint: str) -> None:
-    """Refuse unless names, shapes and kinds of numbers are those of the state."""
-    for name in sorted(tensors.keys() ^ state.keys()):
-        raise ValueError(f"{complaint}: {name!r:.200} is {'missing' if name in state else 'unknown'}")
-    for name, expected in state.items():
-        shape, kind = tensors[name]
-        if shape != tuple(expected.shape):
-            raise ValueError(f"{complaint}: {name!r} has shape {shape} instead of {tuple(expected.shape)}")
-        if kind not in _FLOATS if expected.is_floating_point() else _DTYPES.get(kind) != expected.dtype:
-            raise ValueError(f"{complaint}: {name!r} is of type {kind}, which cannot stand for {expected.dtype}")
-
-
-def _set_dtypes(network: nn.Module, tensors: Tensors) -> None:
-    """Give the network the file's data types; buffers that the file does not hold follow when there is one."""
-    floats = {kind for _, kind in tensors.values() if kind in _FLOATS}
-    if len(floats) == 1:
-        network.to(_FLOATS[floats.pop()])
-    for name, tensor in network.state_dict(keep_vars=True).items():
-        tensor.data = tensor.data.to(_DTYPES[tensors[name][1]])

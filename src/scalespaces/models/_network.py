@@ -1,4 +1,4 @@
-"""What every network offers, and what those built by name share."""
+"""The interface of every network with levels, and the base class of those built by name."""
 
 from __future__ import annotations
 
@@ -6,44 +6,47 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from scalespaces.functional import feature_pyramid, resample
-from scalespaces.functional._conv import check_scale_padding
+from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import WINDOWS
 from scalespaces.models._card import Card
-from scalespaces.nn import Lift, checkpoint
+from scalespaces.nn import Lift, ScalePool, checkpoint
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 
 
 class ImageTooSmallError(ValueError):
-    """An image that is smaller than a network's ``smallest_side``."""
+    """An image is smaller than a network's ``smallest_side``."""
 
 
 class ScaleNetwork(nn.Module):
     """A network with levels: the one interface of networks built by name and of converted ones.
 
-    An image is lifted, every level gets scores of its own, and the levels' scores are combined into one answer:
+    An image is lifted, every level gets its own scores, and the scores of all levels are combined into one answer:
 
     =============================  =====================================================================
     ``network(image)``             the answer, as of any network
     ``network.scores(image)``      each level's own answer, a :class:`~scalespaces.space.ScaleSpace`
     ``network.features(image)``    what the scores are computed from, a ScaleSpace
     ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
+    ``network.scale_pool``         how levels are combined, a :class:`~scalespaces.nn.ScalePool`
     ``network.in_channels``        the channels an image must have
     ``network.smallest_side``      the pixels an image must have along each side
     ``network.card``               normalization and class names, a :class:`~scalespaces.models.Card`
-    ``network.config``             plain values from which its like can be built
+    ``network.config``             the arguments that build the same network, as plain values
     =============================  =====================================================================
 
-    Scores have levels of shape ``(B, classes)`` where an image has a class, and of ``(B, classes, H_k, W_k)`` where
-    every pixel has one. Features and scores are what is equivariant: ``assert_equivariant(network, image)``.
+    The levels of scores have shape ``(B, classes)`` if the network classifies images, and ``(B, classes, H_k, W_k)`` if
+    it classifies pixels. Features and scores are what is equivariant: ``assert_equivariant(network, image)``.
     """
 
     lift: Lift
+    scale_pool: ScalePool
     config: dict[str, Any]
     card: Card
     in_channels: int
@@ -65,36 +68,35 @@ class ScaleNetwork(nn.Module):
         """Each level's own answer."""
         raise NotImplementedError
 
-    def pyramid(self, image: Tensor) -> dict[str, Tensor]:
-        """The features as a pyramid, for detection and segmentation heads: level k with step :math:`c^k`, by number."""
-        return feature_pyramid(self.features(image))
-
     def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
         """The answer and each level's own, computed together."""
         raise NotImplementedError
 
+    def pyramid(self, image: Tensor) -> dict[str, Tensor]:
+        """The features as a pyramid, for detection and segmentation heads: level k with step :math:`c^k`, by number."""
+        return feature_pyramid(self.features(image))
+
     def scale_map(self, image: Tensor) -> Tensor:
-        """At every pixel the number of the level with the highest score for the predicted class: ``(B, H, W)``."""
+        """At every pixel, the number of the level with the highest score for the predicted class: ``(B, H, W)``."""
         return strongest_level(*self.answer_and_scores(image), image.shape[2:])
 
 
 class NamedNetwork(ScaleNetwork):
-    r"""What networks built by name share: the lift, and the way from features to scores to the answer.
+    r"""The base of networks built by name. Subclasses define :meth:`body`, :meth:`head`, :meth:`pool`, :meth:`rows`.
 
     Args:
         in_channels: channels of the image.
-        layout: levels :math:`k` of the filters of each layer in turn, and None for each 2 x 2 pooling of stride 2.
-        lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of its arguments, which are merged
-            over ``{"num_levels": 1}``. Its ``num_levels`` are the levels that come *out*: with
-            ``scale_padding="valid"`` the network lifts as many more as its filters use up, :math:`\sum (k - 1)`.
+        layout: the number of levels :math:`k` of each layer's filters, in order, and None for each 2 x 2 pooling.
+        lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of its arguments; one level when left
+            out. Its ``num_levels`` are the levels that come *out*: with ``scale_padding="valid"`` the network lifts
+            to :math:`\sum (k - 1)` more, which its filters use up.
         scale_padding: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
         window: windows of the poolings, ``"dilated"`` or ``"plain"`` (the paper's).
-
-    The last level must still be pooled: images have at least ``smallest_side`` pixels along each side.
+        scale_pool: how levels are combined, one of :func:`~scalespaces.functional.scale_pool`'s modes.
     """
 
     recompute: bool = False
-    """Keep only the inputs of the blocks while training, and compute the rest again for the gradient; may be set."""
+    """Whether training keeps only the inputs of blocks, and computes the rest again for the gradient; may be set."""
 
     def __init__(
         self,
@@ -103,11 +105,12 @@ class NamedNetwork(ScaleNetwork):
         lift: Lift | Mapping[str, Any] | None,
         scale_padding: str,
         window: str,
+        scale_pool: str,
     ) -> None:
         super().__init__()
         asked = as_lift(lift, {"num_levels": 1})
         deepest = max(k for k in layout if k is not None)
-        check_scale_padding(scale_padding, deepest, deepest)
+        check_choice("scale_padding", scale_padding, SCALE_PADDINGS)
         check_choice("window", window, WINDOWS)
         if asked.dims != 2:
             raise ValueError(f"the network is for images, which have 2 spatial axes, got a lift with dims={asked.dims}")
@@ -118,25 +121,24 @@ class NamedNetwork(ScaleNetwork):
             )
         if window == "dilated" and None in layout and not isinstance(asked.base, float):
             raise ValueError(f'a matrix base needs plain poolings, got the base {asked.base}; use window="plain"')
-        used_up = [k and k - 1 if scale_padding == "valid" else 0 for k in layout]
-        lifted = asked.num_levels + sum(k or 0 for k in used_up)
+        lost = [k - 1 if k and scale_padding == "valid" else 0 for k in layout]
+        lifted = asked.num_levels + sum(lost)
         self.in_channels, self.window = check_integer("in_channels", in_channels, 1), window
-        longer: dict[str, Any] = asked.config | {"num_levels": lifted}
-        self.lift = Lift(**longer)
-        self.levels_pooled = [lifted - sum(k or 0 for k in used_up[:n]) for n, k in enumerate(layout) if k is None]
+        self.lift, self.scale_pool = Lift(**dict(asked.config, num_levels=lifted)), ScalePool(scale_pool)
+        self.levels_pooled = [lifted - sum(lost[:n]) for n, k in enumerate(layout) if k is None]
 
     @property
     def smallest_side(self) -> int:
         """How many pixels an image needs along each side, so that every pooling finds a window at its last level."""
         plan, side, zero = self.lift.plan, 1, -self.lift.first_level
         if not isinstance(plan.base, float):
-            return 1  # each window says itself when it does not fit
+            return 1  # the poolings raise their own errors
         for n, levels in enumerate(self.levels_pooled, 1):
             last, samples = levels - 1, 1
             spacing = plan.base ** (last - zero) / plan.steps[last] if self.window == "dilated" else 1.0
             for _ in range(n):
                 samples = _whole(1 + spacing + 2 * (samples - 1))
-            # Each level is read off the one before, and whole samples of it.
+            # Each level is computed from the one before, in whole samples.
             ratios = [plan.steps[k] / plan.steps[k - 1] for k in range(last, zero, -1)]
             for ratio in ratios if last >= zero else [plan.steps[last]]:
                 samples = _whole(1 + ratio * (samples - 1))
@@ -156,15 +158,14 @@ class NamedNetwork(ScaleNetwork):
         raise NotImplementedError
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """From features to the answer for an image of that size."""
+        """From features to the answer for an image of that size; levels are combined where the paper does it."""
         raise NotImplementedError
 
     def through(self, block: nn.Module, *inputs: ScaleSpace) -> ScaleSpace:
-        """Apply a block, the way ``recompute`` says."""
+        """Apply a block, with or without ``recompute``."""
         return checkpoint(block, *inputs) if self.recompute else block(*inputs)
 
     def features(self, image: Tensor) -> ScaleSpace:
-        """The features of every level."""
         if image.ndim != 4 or image.shape[1] != self.in_channels:
             remedy = "add a batch axis with image[None]" if image.ndim == 3 else "build it with in_channels for others"
             raise ValueError(
@@ -184,43 +185,41 @@ class NamedNetwork(ScaleNetwork):
         return self.body(levels)
 
     def scores(self, image: Tensor) -> ScaleSpace:
-        """Each level's own answer."""
         return self.head(self.features(image))
 
     def forward(self, image: Tensor) -> Tensor:
-        """The answer."""
-        return self.pool(self.features(image), image.shape[2:])
+        return self.combine(self.features(image), image.shape[2:])
 
     def answer_and_scores(self, image: Tensor) -> tuple[Tensor, ScaleSpace]:
-        """The answer and each level's own, computed together."""
         features = self.features(image)
-        return self.pool(features, image.shape[2:]), self.head(features)
+        return self.combine(features, image.shape[2:]), self.head(features)
+
+    def combine(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        """From features to the answer for an image of that size: the one place where levels are combined."""
+        if self.scale_pool.mode == "probabilities":  # features have none
+            return self.scale_pool(on_image(self.head(features), size))
+        return self.pool(features, size)
 
 
 def first_channels(model: nn.Module) -> int:
-    """The channels of the images a model takes: those that its first module with ``in_channels`` says, or 3."""
+    """The channels of the images a model takes: ``in_channels`` of the first module that has them, or 3."""
     found = (getattr(module, "in_channels", None) for module in model.modules())
     return next((channels for channels in found if isinstance(channels, int)), 3)
 
 
 def on_image(scores: ScaleSpace, size: Sequence[int]) -> ScaleSpace:
-    """Scores of pixels at every pixel of an image of that size; scores of images as they are."""
+    """The scores of pixels, brought to every pixel of an image of that size; the scores of images as they are."""
     # By way of the grid of level 0, on which levels are combined: the mean over levels is then the answer.
     return resample(resample(scores), size)
 
 
-def _whole(samples: float) -> int:
-    """The least number of samples that is enough, but for rounding."""
-    return math.ceil(samples - 1e-9)
-
-
 def strongest_level(answer: Tensor, scores: ScaleSpace, size: Sequence[int]) -> Tensor:
-    """At every pixel the number of the level with the highest score for the predicted class."""
+    """At every pixel, the number of the level with the highest score for the predicted class."""
 
     def on_pixels(values: Tensor) -> Tensor:
         return values if values.ndim > 2 else values[(..., *[None] * len(size))].expand(-1, -1, *size)
 
-    if answer.ndim > 2 and answer.shape[2:] != size:  # on the grid of level 0, as that of converted networks
+    if answer.ndim > 2 and answer.shape[2:] != size:  # a converted network's answer is on the grid of level 0
         answer = resample(resample(scores).map(lambda _: answer), size).levels[0]
     predicted = on_pixels(answer.argmax(1, keepdim=True))
     levels = [on_pixels(level).gather(1, predicted) for level in resample(scores, size).levels]
@@ -228,9 +227,23 @@ def strongest_level(answer: Tensor, scores: ScaleSpace, size: Sequence[int]) -> 
 
 
 def per_place(filter_levels: int | Sequence[int], places: Sequence[bool]) -> tuple[int, ...]:
-    """One number of levels for each place: a single one goes where the paper has deep filters."""
+    """The levels of the filters at each place: a single number goes where the paper has deep filters."""
     if isinstance(filter_levels, int):
         filter_levels = [filter_levels if deep else 1 for deep in places]
     if len(filter_levels) != len(places):
         raise ValueError(f"filter_levels is a number or one for each of {len(places)} places, got {filter_levels}")
     return tuple(check_integer("filter_levels", k, 1) for k in filter_levels)
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON would give it back, for a ``config``: NumPy's numbers become Python's."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _whole(samples: float) -> int:
+    """The least number of samples that is enough, but for rounding."""
+    return math.ceil(samples - 1e-9)

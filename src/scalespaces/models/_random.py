@@ -22,17 +22,10 @@ def random_network(
     seed: int = 0,
     **lift_arguments: Any,
 ) -> nn.Sequential:
-    """A lift and some layers of correlation and ReLU, with random weights after He: the paper's test of equivariance.
+    """A lift, then layers of corr[k,3,3] and ReLU with He's random weights: the paper's test of equivariance.
 
-    Args:
-        layers: number of correlations, each with filters of ``(filter_levels, 3, 3)`` and no bias.
-        in_channels: channels of the image.
-        channels: channels of every layer.
-        filter_levels: levels of the filters; each layer sees that many less one past the level it computes.
-        scale_padding: as in :class:`~scalespaces.nn.ScaleConv2d`.
-        padding_mode: of the lift and of the layers.
-        seed: of the weights; the global random state is left as it was.
-        **lift_arguments: as in :class:`~scalespaces.nn.Lift`.
+    ``filter_levels`` is k, ``padding_mode`` is that of the lift and of the layers, and other arguments are those of
+    the lift. The global random state is left as it was.
 
     Example:
         >>> random_network(2, num_levels=3)(torch.rand(1, 3, 16, 16)).shapes

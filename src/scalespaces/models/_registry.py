@@ -5,35 +5,33 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
-from scalespaces.models._network import NamedNetwork
+from scalespaces.models._network import NamedNetwork, plain
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.nn._lift import PAPER, as_lift
 from scalespaces.theory._arguments import check_choice
 
 PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER, "window": "plain"}}
-"""What a preset changes of the arguments that a name stands for."""
+"""The arguments that each preset changes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered network: how it is built, and what it is."""
+    """A registered network; see :func:`register_model`."""
 
     name: str
     build: Callable[..., NamedNetwork]
     about: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    input_shape: tuple[int, int, int] = (3, 224, 224)
-    baseline: str | None = None
+    settings: Mapping[str, Any]
+    input_shape: tuple[int, int, int]
+    baseline: str | None
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """All arguments and their defaults, the settings of this name among them."""
+        """All arguments of the class, with the values they have under this name."""
         parameters = inspect.signature(self.build).parameters
         return {name: parameter.default for name, parameter in parameters.items()} | dict(self.settings)
 
@@ -54,23 +52,24 @@ def register_model(
 
     Args:
         name: a new name.
-        build: its class, a subclass of one of ours that takes a ``lift``; every argument has a default.
-        about: one line that says what it is.
-        settings: values of arguments that replace the class's defaults.
-        input_shape: channels, height and width of the images it is meant for.
+        build: the network's class, a subclass of one of ours that takes a ``lift``; every argument has a default.
+        about: one line that describes the network.
+        settings: arguments that differ from the class's defaults.
+        input_shape: channels, height and width of the images the network is meant for.
         baseline: name of the network to compare its costs with.
     """
     if name in _ENTRIES:
-        raise ValueError(f"names are given once, and {name!r} is taken; choose another")
+        raise ValueError(f"there is a model called {name!r} already; choose another name")
     if not (isinstance(build, type) and issubclass(build, NamedNetwork)):
         raise TypeError(f"a registered network is a subclass of DenseNet, ResNet or ConvNet, got {build!r}")
-    entry = Entry(name, build, about, settings or {}, input_shape, baseline)
-    _refuse_unknown(f"{build.__name__} takes no setting", entry.settings, inspect.signature(build).parameters)
-    _ENTRIES[name] = entry
+    _refuse_unknown(
+        f"{build.__name__} takes no setting", settings or {}, inspect.signature(build).parameters, TypeError
+    )
+    _ENTRIES[name] = Entry(name, build, about, settings or {}, input_shape, baseline)
 
 
 def entry(name: str) -> Entry:
-    """What is registered under that name."""
+    """The network registered under that name."""
     _refuse_unknown("no model is called", [name], _ENTRIES, ValueError)
     return _ENTRIES[name]
 
@@ -80,16 +79,15 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
 
     Args:
         name: one of :func:`list_models`.
-        preset: ``"recommended"`` lifts by cascade to a pyramid, which is exact and cheap. ``"paper"`` is what the paper
-            does: the direct lift, every level at every pixel, plain windows.
+        preset: ``"recommended"`` lifts by cascade to a pyramid, which is exact and cheap. ``"paper"`` does what the
+            paper does: the direct lift, every level at every pixel, plain windows.
         **arguments: those of its class, :class:`~scalespaces.models.DenseNet`,
-            :class:`~scalespaces.models.ResNet` or :class:`~scalespaces.models.ConvNet`; those of the name where left
-            out. A dict for ``lift`` is merged over the name's own lift, a :class:`~scalespaces.nn.Lift` replaces it
-            (its arguments do: device and precision are the network's).
+            :class:`~scalespaces.models.ResNet` or :class:`~scalespaces.models.ConvNet`, to replace the name's own. A
+            dict for ``lift`` is merged over the name's own lift, a :class:`~scalespaces.nn.Lift` replaces it.
 
     Returns:
-        The network. Its ``config`` has the name and all arguments as plain values, and ``create_model(**config)``
-        builds the same architecture.
+        The network. Its ``config`` has the name and all arguments as plain values: ``create_model(**config)`` builds
+        the same architecture.
 
     Example:
         >>> model = create_model("s_resnet", num_classes=5, lift={"num_levels": 3})
@@ -100,17 +98,14 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
         >>> create_model("s_resnet", preset="paper").lift
         Lift(num_levels=4, base=2.0, sampling='dense', method='direct')
     """
-    found = entry(name)
-    chosen = PRESETS[check_choice("preset", preset, PRESETS)]
+    found, chosen = entry(name), PRESETS[check_choice("preset", preset, PRESETS)]
     defaults = found.arguments
     for key in arguments:
         if key in LIFT_ARGUMENTS and key not in defaults:
             raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
     _refuse_unknown(f"{name} takes no argument", arguments, defaults, TypeError)
     own = as_lift(defaults.get("lift"), {"num_levels": 1}).config | chosen.get("lift", {})
-    merged = defaults | chosen | arguments
-    merged["lift"] = as_lift(arguments.get("lift"), own).config
-    merged = {key: plain(value) for key, value in merged.items()}
+    merged = plain(defaults | chosen | arguments | {"lift": as_lift(arguments.get("lift"), own).config})
     model = found.build(**merged)
     model.config = {"name": name, **merged}
     return model
@@ -126,18 +121,7 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in _ENTRIES if fnmatchcase(name, pattern))
 
 
-def plain(value: Any) -> Any:
-    """The value as JSON would give it back: NumPy's numbers as Python's."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _refuse_unknown(
-    complaint: str, names: Iterable[str], known: Iterable[str], error: type[Exception] = TypeError
-) -> None:
+def _refuse_unknown(complaint: str, names: Iterable[str], known: Iterable[str], error: type[Exception]) -> None:
     known = tuple(known)
     for name in names:
         if name not in known:

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from scalespaces.models._blocks import ResidualBlock, Upsample, initialize
-from scalespaces.models._network import NamedNetwork, on_image, per_place
+from scalespaces.models._network import NamedNetwork, per_place
 from scalespaces.models._registry import register_model
-from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d, ScalePool
+from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer
 
@@ -20,7 +20,7 @@ _DEEP = (True, True, False, True, False, False, False, True, True)  # the blocks
 
 
 class ResNet(NamedNetwork):
-    r"""The supplement's table "A residual network": segmentation, for Cityscapes.
+    r"""The supplement's "A residual network": segmentation, for Cityscapes.
 
     =================  ======================
     layer              shape
@@ -41,21 +41,20 @@ class ResNet(NamedNetwork):
     =================  ======================
 
     The settings :math:`[k, S, N]` are [2, 4, 16] for the S-ResNet with multiscale interaction, [1, 4, 16] without,
-    [1, 1, 16] for the ResNet with matched channels and [1, 1, 18] with matched parameters. The poolings move the
-    samples; the upsampling knows by how much, so that scores lie on the pixels they belong to, whatever the size.
+    [1, 1, 16] for the ResNet with matched channels and [1, 1, 18] with matched parameters. The poolings shift the
+    samples; the upsampling undoes the shift, so that scores lie on their pixels, whatever the size.
 
     Args:
         num_classes: number of classes.
         in_channels: channels of the image.
         width: the number of channels N; at least ``in_channels``, which the first skip connection adds.
         lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
-            out. Its ``num_levels`` is the number of levels S that come out.
-        filter_levels: k, of the filters where the table has it; or one number for each of the nine blocks.
+            out. Its ``num_levels`` is the number of levels S of the output.
+        filter_levels: the number k of the table; or one number for each of the nine blocks.
         scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
         window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"`` (the
             paper's). In a pyramid they are the same.
-        scale_pool: how levels are pooled: ``"mean"`` (the paper's), ``"max"``, ``"logsumexp"`` or
-            ``"probabilities"``.
+        scale_pool: how levels are combined, see :func:`~scalespaces.functional.scale_pool`; the paper's is ``"mean"``.
         init: ``"paper"`` (filters start as the identity and some noise) or ``"he"``; the classifier is He's.
 
     Shape:
@@ -84,7 +83,7 @@ class ResNet(NamedNetwork):
     ) -> None:
         deep = per_place(filter_levels, _DEEP)
         layout = [entry for n, k in enumerate(deep) for entry in ((None, k) if n in _POOLED else (k,))]
-        super().__init__(in_channels, layout, lift, scale_padding, window)
+        super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
         check_integer("num_classes", num_classes, 1)
         if check_integer("width", width, 1) < in_channels:
             raise ValueError(
@@ -98,36 +97,28 @@ class ResNet(NamedNetwork):
         )
         self.pools = nn.ModuleList(ScaleAvgPool(2, window=window) for _ in _POOLED)
         initialize(self, init)
-        self.scale_pool = ScalePool(scale_pool)
         self.classifier = ScaleConv2d(widths[-1], num_classes, (1, 1, 1))
         self.upsample = Upsample()
 
     def _layers(self) -> list[nn.Module]:
-        """The blocks, with poolings between them."""
-        pools = iter(self.pools)
-        layers: list[nn.Module] = []
-        for n, block in enumerate(self.blocks):
-            layers += [next(pools), block] if n in _POOLED else [block]
+        """The blocks, with poolings before some of them."""
+        layers: list[nn.Module] = list(self.blocks)
+        for n, pool in reversed(list(zip(_POOLED, self.pools, strict=True))):
+            layers.insert(n, pool)
         return layers
 
     def rows(self) -> list[nn.Module]:
-        """The rows of the table."""
         return [self.lift, *self._layers(), self.scale_pool, self.classifier, self.upsample]
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
-        """The features of the lifted image."""
         for layer in self._layers():
             levels = self.through(layer, levels)
         return levels
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
-        """The class scores of every sample of every level."""
         return self.classifier(features)
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """The class scores of every pixel, ``(B, classes, H, W)``."""
-        if self.scale_pool.mode == "probabilities":  # of scores; other modes pool features, as the paper does
-            return self.scale_pool(on_image(self.head(features), size))
         origin = features.origins[-features.first_level]
         pooled = ScaleSpace((self.scale_pool(features),), features.base, (1.0,), (origin,), features.unit)
         return self.upsample(self.classifier(pooled), size)

@@ -1,4 +1,4 @@
-"""Models that a command names: a function of some module that makes one."""
+"""Models named on the command line, by the function that makes them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from torch import nn
 
 
 def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
-    """The model that the function at ``MODULE:FUNCTION`` makes.
+    """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes.
 
     Args:
-        place: the module, which may be a file in the current directory, and the function or class in it; plain
-            arguments may follow, as in ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
-        arguments: what else the function is called with, by name.
+        place: the module, which may be a file in the current directory, and the function in it; plain arguments may
+            follow, as in ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
+        arguments: further arguments of the function, by name.
 
     Example:
         >>> build("torch.nn:Conv2d", {"in_channels": 3, "out_channels": 2, "kernel_size": 3})
         Conv2d(3, 2, kernel_size=(3, 3), stride=(1, 1))
     """
-    place, said = _split(place)
-    said |= arguments or {}
+    place, given = _split(place)
+    given |= arguments or {}
     module, _, name = place.partition(":")
     try:
         with _current_directory():
-            model = attrgetter(name)(importlib.import_module(module))(**said)
+            model = attrgetter(name)(importlib.import_module(module))(**given)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        takes = f"the arguments {', '.join(said)}" if said else "no arguments"
+        takes = f"the arguments {', '.join(given)}" if given else "no arguments"
         raise ValueError(
             f"a model is named by a function of {takes}, MODULE:FUNCTION, got {place!r}: {error}"
         ) from error
@@ -43,14 +43,14 @@ def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
 
 
 def _split(place: str) -> tuple[str, dict[str, Any]]:
-    """What is called, and the plain values in its parentheses."""
+    """The function's name, and the plain values in its parentheses."""
     name, opened, rest = place.partition("(")
     if not opened:
         return place, {}
     try:
         call = ast.parse(f"f({rest}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
-            raise ValueError("arguments have names, as in (num_classes=3)")
+            raise ValueError("arguments need names, as in (num_classes=3)")
         return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r}: {error}") from error
@@ -58,7 +58,7 @@ def _split(place: str) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def _current_directory() -> Iterator[None]:
-    """Let modules in the current directory be imported, as they are by ``python -m``."""
+    """Find modules in the current directory, as ``python -m`` does."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
