@@ -1,3 +1,1 @@
-"""What the library costs compared with plain PyTorch, OpenCV and the paper's algorithm: ``scalespaces bench``."""
-
-__all__: list[str] = []
+"""Measurements of scalespaces, run from a checkout: ``python -m benchmarks --help``."""

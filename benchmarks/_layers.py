@@ -1,26 +1,25 @@
-"""Layers, compared with PyTorch's own: correlation, batch normalization, average pooling, and pooling over levels."""
+"""Layers compared with PyTorch's own: correlation, batch normalization, average pooling, mean over levels."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.bench import _paper as paper
-from scalespaces.bench._arithmetic import layer_limits
-from scalespaces.bench._case import Axis, Case, Contender, Settings
+import scalespaces
+from benchmarks import _paper as paper
+from benchmarks._case import Case, Contender, Settings
+from benchmarks._growth import Growth, grow
+from benchmarks._limits import layer_limits
 from scalespaces.nn import ScaleAvgPool, ScaleBatchNorm, ScaleConv2d, ScalePool
 from scalespaces.space import ScaleSpace
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the levels that a layer sees."""
+    """The shape of a layer's input, as a plain layer, the paper's algorithm and ours see it."""
 
     batch: int = 4
     channels: int = 64
@@ -31,25 +30,20 @@ class Shape:
         return f"{self.channels} channels, {self.side} x {self.side}, batch {self.batch}, {self.levels} levels"
 
     def image(self, settings: Settings) -> Tensor:
-        """What a plain layer sees."""
         return settings.tensor(self.batch, self.channels, self.side, self.side, requires_grad=True)
 
     def volume(self, settings: Settings) -> Tensor:
-        """What a layer of the paper's algorithm sees."""
         shape = (self.batch, self.channels, self.levels, self.side, self.side)
-        return settings.volume(*shape, requires_grad=True)
+        return settings.tensor(*shape, requires_grad=True)
 
     def space(self, settings: Settings, sampling: str) -> ScaleSpace:
-        """What a layer of ours sees."""
-        steps = [2**k if sampling == "pyramid" else 1 for k in range(self.levels)]
-        sides = [(self.side - 1) // step + 1 for step in steps]
-        levels = [settings.tensor(self.batch, self.channels, n, n, requires_grad=True) for n in sides]
-        return ScaleSpace(tuple(levels), 2.0, tuple(steps))
+        space = scalespaces.lift(torch.zeros(1, 1, self.side, self.side), self.levels, sampling=sampling)
+        shapes = [(self.batch, self.channels, *level.shape[2:]) for level in space.levels]
+        return space.replace(tuple(settings.tensor(*shape, requires_grad=True) for shape in shapes))
 
 
 def cases(settings: Settings) -> Iterator[Case]:
-    """All cases of the suite."""
-    shape = Shape(1, 4, 16, 3) if settings.quick else Shape()
+    shape = Shape(1, 4, 16, 3) if settings.quick else Shape(side=settings.side or 128)
     yield correlation(settings, shape)
     yield pointwise(settings, shape, "batch normalization", nn.BatchNorm2d, ScaleBatchNorm, nn.BatchNorm3d)
     pool = partial(ScaleAvgPool, 2, window="plain")
@@ -60,43 +54,30 @@ def cases(settings: Settings) -> Iterator[Case]:
 
 def correlation(settings: Settings, shape: Shape, depths: tuple[int, ...] = (1, 2), *, rivals: bool = True) -> Case:
     """A 3 x 3 correlation with filters of some levels."""
-    width = shape.channels
-    plain = nn.Conv2d(width, width, 3, padding=1)
-    contenders = [Contender("plain", settings.module(plain), (shape.image(settings),))]
-    papers = []
+    width, papers = shape.channels, []
+    contenders = [Contender("plain", settings.module(nn.Conv2d(width, width, 3, padding=1)), (shape.image(settings),))]
     for sampling in ("pyramid", "dense"):
         for k in depths:
-            limits = layer_limits(k, (3, 3), shape.levels, (shape.side, shape.side))
-            layer = ScaleConv2d(width, width, (k, 3, 3))
+            layer, x = ScaleConv2d(width, width, (k, 3, 3)), shape.space(settings, sampling)
+            limit, folded = layer_limits(layer.weight, x)
             rival = f"paper, k = {k}" if sampling == "dense" and rivals else None
-            folded = limits.folded if sampling == "pyramid" else None
-            name, limit, x = f"{sampling}, k = {k}", getattr(limits, sampling), shape.space(settings, sampling)
-            contenders.append(Contender(name, settings.module(layer), (x,), limit, folded, rival))
+            contenders.append(Contender(f"{sampling}, k = {k}", settings.module(layer), (x,), limit, folded, rival))
             if rival:
                 theirs = settings.module(paper.ScaleConv(layer))
                 papers.append(Contender(rival, theirs, (shape.volume(settings),), limit))
-    return Case("layers", f"3 x 3 correlation, {shape}", (*contenders, *papers))
+    return Case("layers", f"3 x 3 correlation, {shape}", [*contenders, *papers])
 
 
-def pointwise(
-    settings: Settings,
-    shape: Shape,
-    title: str,
-    plain: Callable[[int], nn.Module],
-    ours: Callable[[int], nn.Module],
-    papers: Callable[[int], nn.Module],
-) -> Case:
-    """A layer whose work is proportional to the samples."""
-    limits = layer_limits(1, (1, 1), shape.levels, (shape.side, shape.side))
-    width = shape.channels
-    spaces = {sampling: shape.space(settings, sampling) for sampling in ("pyramid", "dense")}
-    modules = [settings.module(make(width)) for make in (plain, ours, ours, papers)]
-    contenders = (
-        Contender("plain", modules[0], (shape.image(settings),)),
-        Contender("pyramid", modules[1], (spaces["pyramid"],), limits.pyramid),
-        Contender("dense", modules[2], (spaces["dense"],), limits.dense, rival="paper"),
-        Contender("paper", modules[3], (shape.volume(settings),), limits.dense),
-    )
+def pointwise(settings: Settings, shape: Shape, title: str, *makers: Callable[[int], nn.Module]) -> Case:
+    """A layer whose work is proportional to the number of samples: plain, ours, and the paper's."""
+    plain, ours, papers = makers
+    contenders = [Contender("plain", settings.module(plain(shape.channels)), (shape.image(settings),))]
+    for sampling, rival in (("pyramid", None), ("dense", "paper")):
+        x, module = shape.space(settings, sampling), settings.module(ours(shape.channels))
+        limit, _ = layer_limits(torch.ones(1, 1, 1, 1), x)
+        contenders.append(Contender(sampling, module, (x,), limit, rival=rival))
+    volume = shape.volume(settings)
+    contenders.append(Contender("paper", settings.module(papers(shape.channels)), (volume,), contenders[-1].limit))
     return Case("layers", f"{title}, {shape}", contenders)
 
 
@@ -117,35 +98,28 @@ class _Mean(nn.Module):
 
 
 def scale_pooling(settings: Settings, shape: Shape) -> Case:
-    """The mean over levels, those of a pyramid upsampled."""
+    """The mean over levels; those of a pyramid are upsampled first."""
     pyramid, dense = (shape.space(settings, sampling) for sampling in ("pyramid", "dense"))
-    contenders = (
+    contenders = [
         Contender("plain: interpolate, mean", _PlainPool(), tuple(shape.space(settings, "pyramid").levels)),
         Contender("pyramid", ScalePool(), (pyramid,), 1.0),
         Contender("plain: mean over one tensor", _Mean(), (shape.volume(settings),)),
         Contender("dense", ScalePool(), (dense,), 1.0, baseline="plain: mean over one tensor"),
-    )
+    ]
     return Case("layers", f"mean over levels, {shape}", contenders)
 
 
-def axes(settings: Settings) -> Iterator[Axis]:
-    """What a training step of a correlation with filters of one level costs as things grow."""
+def growths(settings: Settings) -> Iterator[Growth]:
+    """A training step of a correlation with filters of one level, as sizes grow."""
+
+    def along(name: str, values: Sequence[int], fixed: str, shape: Callable[[int], Shape]) -> Growth:
+        make = lambda n: correlation(settings, shape(n), (1,), rivals=False)  # noqa: E731
+        return grow(f"3 x 3 correlation, {fixed}", name, values, make, settings)
+
     quick = settings.quick
-
-    def along(name: str, values: tuple[int, ...], make: Callable[[int], Shape], fixed: str) -> Axis:
-        def case(value: int) -> Case:
-            return correlation(settings, make(value), (1,), rivals=False)
-
-        made: dict[int, Any] = {value: partial(case, value) for value in values}
-        return Axis("layers", f"3 x 3 correlation, {fixed}", name, made)
-
-    sides = (16, 32) if quick else (32, 64, 128, 256, 512)
-    yield along(
-        "image size", sides, lambda n: Shape(1, 4 if quick else 16, n), f"{4 if quick else 16} channels, 4 levels"
-    )
-    levels = (1, 2) if quick else tuple(range(1, 9))
-    side, width = (16, 4) if quick else (128, 16)
-    yield along("levels", levels, lambda n: Shape(1, width, side, n), f"{width} channels, {side} x {side}")
+    width, side, small = (4, 16, 16) if quick else (16, 128, 64)
+    sides, levels = ((16, 32), (1, 2)) if quick else ((32, 64, 128, 256, 512), range(1, 9))
     widths = (2, 4) if quick else (8, 16, 32, 64, 128, 256)
-    side = 16 if quick else 64
-    yield along("channels", widths, lambda n: Shape(1, n, side), f"{side} x {side}, 4 levels")
+    yield along("image size", sides, f"{width} channels, 4 levels", lambda n: Shape(1, width, n))
+    yield along("levels", levels, f"{width} channels, {side} x {side}", lambda n: Shape(1, width, side, n))
+    yield along("channels", widths, f"{small} x {small}, 4 levels", lambda n: Shape(1, n, small))

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from scalespaces.bench._arithmetic import folded_share, layer_limits, network_limits
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks import _paper as paper
+from benchmarks import _plain as plain
 from scalespaces import models
-from scalespaces.bench import _paper as paper
-from scalespaces.bench import _plain as plain
-from scalespaces.bench._arithmetic import folded_share, layer_limits, network_limits
 
 
 @pytest.mark.parametrize("taps", [1, 3, 5])

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 import torch
 from command import fails
-from torch import nn
-
 from scalespaces.bench._case import Axis, Case, Contender
 from scalespaces.bench._report import Report
 from scalespaces.bench.suites import GROWTH, SUITES
+from torch import nn
+
 from scalespaces.cli import build_parser, main
 
 pytest.importorskip("matplotlib")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from benchmarks import _paper as paper
+from benchmarks import _plain as plain
 from scalespaces import ScaleSpace, models
-from scalespaces.bench import _paper as paper
-from scalespaces.bench import _plain as plain
 from scalespaces.functional import scale_conv
 
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-
-from scalespaces._measure import environment
 from scalespaces.bench._plot import plot
 from scalespaces.bench._report import Curve, Growth, Report, Result, Row
+
+from scalespaces._measure import environment
 
 MIB = 2**20
 RESULT = Result(

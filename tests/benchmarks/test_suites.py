@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.testing import assert_close
-from torch.utils.data import DataLoader
-
 from scalespaces.bench._case import Case, Contender, Settings, measure, measure_growth, tensors, training_step
 from scalespaces.bench.suites import GROWTH, SUITES
 from scalespaces.bench.suites import _data as data
 from scalespaces.bench.suites import _layers as layers
 from scalespaces.bench.suites import _models as models
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.data import DataLoader
 
 QUICK = Settings(runs=1, quick=True)
 BUILT = Settings(device="meta")  # the full sizes, which take no time to build there
