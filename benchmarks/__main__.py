@@ -16,7 +16,6 @@ NAMES = {
     "sampling": "errors and cost of each sampling, method and zero-scale",
     "choices": "what base, levels, sampling and zero-scale do to a network",
     "scaling": "memory and communication of training on many devices",
-    "training": "how much of a training step is loading, augmentation and network",
     "semigroups": "how far discretized actions are from the law of a semigroup",
     "results": "mean and spread of evaluations with several seeds",
 }

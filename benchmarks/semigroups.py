@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks._tables import Table, grid
+from benchmarks._tables import Table
 from scalespaces.data import photograph
 from scalespaces.semigroups import AffineContractions, ScaleTranslations
 from scalespaces.theory import ScaleTranslation
 
 TURN = np.array([[0.8, -0.6], [0.6, 0.8]])
 PAIRS = {  # the matrices A and B of the two elements
-    "affine, isotropic 1/2, 1/2": (np.eye(2) / 2, np.eye(2) / 2),
-    "affine, diag(1/2, 1), diag(0.8, 0.6)": (np.diag([0.5, 1.0]), np.diag([0.8, 0.6])),
-    "affine, 0.7 turn, diag(1/2, 0.9)": (0.7 * TURN, np.diag([0.5, 0.9])),
-    "affine, two shears": (0.6 * np.array([[1.0, 0.4], [0.0, 1.0]]), 0.75 * np.array([[1.0, 0.0], [-0.3, 1.0]])),
+    "isotropic 1/2, 1/2": (np.eye(2) / 2, np.eye(2) / 2),
+    "diag(1/2, 1), diag(0.8, 0.6)": (np.diag([0.5, 1.0]), np.diag([0.8, 0.6])),
+    "0.7 turn, diag(1/2, 0.9)": (0.7 * TURN, np.diag([0.5, 0.9])),
+    "two shears": (0.6 * np.array([[1.0, 0.4], [0.0, 1.0]]), 0.75 * np.array([[1.0, 0.0], [-0.3, 1.0]])),
 }
 
 
@@ -36,17 +36,15 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
         "photograph": photograph(size).double().mean(-3).reshape(1, 1, size, size),
         "noise": torch.as_tensor(np.random.default_rng(0).normal(size=(1, 1, size, size))),
     }
-
-    def cells(s0: str, element: str) -> list[float]:
-        if element not in PAIRS:
-            return [scaling_error(image, float(s0), element.split(", ")[-1]) for image in images.values()]
-        A, B = PAIRS[element]
-        return [affine_error(image, A, B, float(s0)) for image in images.values()]
-
-    elements = ["scale 1/2, 1/2, cascade", "scale 1/2, 1/2, direct", *PAIRS]
+    rows = []
+    for s0 in (0.25, 0.5, 1.0):
+        for method in ("cascade", "direct"):
+            errors = [scaling_error(image, s0, method) for image in images.values()]
+            rows.append([f"scale 1/2, 1/2, {method}", str(s0), *errors])
+        for name, (A, B) in PAIRS.items():
+            rows.append([f"affine, {name}", str(s0), *(affine_error(image, A, B, s0) for image in images.values())])
     caption = f"Relative L2 distance of S_s S_t and S_st, {size} x {size}, float64"
-    keys = {"s0": ("0.25", "0.5", "1.0"), "elements": elements}
-    yield grid("Laws of semigroups", caption, keys, images, cells, exact=-1)
+    yield Table("Laws of semigroups", caption, ["elements", "s0", *images], rows)
 
 
 def affine_error(image: Tensor, A: np.ndarray, B: np.ndarray, zero_scale: float) -> float:

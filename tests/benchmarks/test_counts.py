@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from scalespaces.bench._counts import COPIES, counts
 from torch import nn
 from torch._inductor import metrics
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import scalespaces
+from benchmarks._counts import COPIES, counts
 from scalespaces import models
 from scalespaces.functional import _conv as conv
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d

@@ -1,16 +1,12 @@
-"""Measuring: whose turn it is, medians, memory that is known, power laws."""
+"""Measuring: whose turn it is, medians, and memory of known size."""
 
 import gc
 import json
-import statistics
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scalespaces._measure import Spread, environment, exponent, peak_memory, ratios, take_turns, threads
+from scalespaces._measure import Spread, environment, peak_memory, ratios, take_turns
 
 
 class Clock:
@@ -32,14 +28,14 @@ class Clock:
 def test_steps_take_turns_and_warm_up_does_not_count():
     clock = Clock()
     steps = {
-        "plain": clock.step("plain", 100, 100, 1, 2, 3),
-        "ours": clock.step("ours", 7, 7, 2, 2, 12),
-        "paper": clock.step("paper", 9, 9, 4, 4, 4),
+        "plain": clock.step("plain", 100, 1, 2, 3),
+        "ours": clock.step("ours", 7, 2, 2, 12),
+        "paper": clock.step("paper", 9, 4, 4, 4),
     }
-    times = take_turns(steps, 3, warmup=2, clock=lambda: clock.now)
-    assert clock.calls == ["plain", "ours", "paper"] * 5
+    times = take_turns(steps, 3, clock=lambda: clock.now)
+    assert clock.calls == ["plain", "ours", "paper"] * 4
     assert times == {"plain": [1, 2, 3], "ours": [2, 2, 12], "paper": [4, 4, 4]}
-    assert ratios(times["ours"], times["plain"]) == Spread.of([2, 1, 4])  # of rounds, not of medians
+    assert ratios(times["ours"], times["plain"]) == Spread(1.5, 2, 3)  # of rounds, not of medians
     assert ratios(times["plain"], times["plain"]) == Spread(1, 1, 1)
 
 
@@ -77,15 +73,6 @@ def test_runs_are_at_least_one(runs):
         take_turns({}, runs)
 
 
-@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=9))
-def test_the_spread_is_that_of_statistics(values):
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    np.testing.assert_allclose([*vars(Spread.of(values)).values()], [low, median, high], rtol=1e-12)
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
 def test_memory_of_known_allocations():
     def step():
         first = torch.empty(10_000)
@@ -117,31 +104,9 @@ def test_memory_is_the_same_every_time():
     assert first == again >= 2 * 8 * 14 * 14 * 4
 
 
-# --- growth and facts ------------------------------------------------------------------------------------------------
-
-
-@given(st.floats(-1, 4), st.floats(1e-6, 1e6), st.lists(st.integers(1, 999), min_size=2, max_size=6, unique=True))
-def test_exponents_of_power_laws(power, factor, sizes):
-    assert exponent(sizes, [factor * n**power for n in sizes]) == pytest.approx(power, abs=1e-6)
-
-
-@pytest.mark.parametrize(("sizes", "values"), [([1], [1]), ([2, 2], [1, 2]), ([1, 2], [0, 1])])
-def test_what_has_no_exponent(sizes, values):
-    with pytest.raises(ValueError, match="an exponent needs"):
-        exponent(sizes, values)
-
-
-def test_threads_are_put_back():
-    before = torch.get_num_threads()
-    with threads(before + 1) as number:
-        assert number == torch.get_num_threads() == environment()["threads"] == before + 1
-    assert torch.get_num_threads() == before
-    with threads(None) as number:
-        assert number == before
-
-
 def test_the_environment_is_plain_and_complete():
     facts = environment()
     assert json.loads(json.dumps(facts)) == facts
-    assert facts["torch"] == torch.__version__.split("+")[0] or facts["torch"] == torch.__version__
+    assert facts["torch"] == torch.__version__
+    assert facts["threads"] == torch.get_num_threads()
     assert facts["cpu"]
