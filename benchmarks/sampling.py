@@ -46,11 +46,7 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
     yield aliasing_of_the_lift(image)
     yield cascade_from_direct(image)
     yield gains()
-    yield equivariance_of_networks()
-    yield equivariance_of_other_weights()
-    yield equivariance_to_other_downscalings()
-    yield equivariance_of_pooling()
-    yield equivariance_of_scale_padding()
+    yield from networks()
 
 
 def difference(expected: Tensor, got: Tensor) -> float:
@@ -175,23 +171,19 @@ def worst(model: nn.Module, size: int = FITTING, downscaling: str = "cascade") -
     return float(np.nanmax(equivariance_error(model, photograph(size).double(), downscaling=downscaling).errors))
 
 
-def equivariance_of_networks() -> Table:
+def networks() -> Iterator[Table]:
     columns = [(m, p, n) for m in METHODS for p in PADDINGS for n in (FITTING, OTHER)]
-
-    def cells(sampling: str, base: str) -> list[float]:
-        return [worst(network(sampling, p, base=BASES[base], method=m), n, m) for m, p, n in columns]
-
-    caption = (
+    yield grid(
+        "Equivariance error of networks",
         f'Lift to {NETWORK_LEVELS} levels (s0 = 1/4), three layers of k = 2 filters with scale_padding="valid": the '
         "largest error of the 3 levels left, image downscaled by c and c^2 by the method's own action, borders "
-        "included; one random network throughout."
+        "included; one random network throughout.",
+        {"sampling": SAMPLINGS, "base": BASES},
+        [f"{m}, {p}, n = {n}" for m, p, n in columns],
+        lambda s, base: [worst(network(s, p, base=BASES[base], method=m), n, m) for m, p, n in columns],
     )
-    head = [f"{m}, {p}, n = {n}" for m, p, n in columns]
-    return grid("Equivariance error of networks", caption, {"sampling": SAMPLINGS, "base": BASES}, head, cells)
 
-
-def equivariance_of_other_weights() -> Table:
-    def cells(case: str) -> list[float]:
+    def of_other_weights(case: str) -> list[float]:
         sampling, base, method = case.split(", ")
         models = [network(sampling, base=BASES[base], method=method, seed=seed) for seed in range(5)]
         errors = [worst(model, downscaling=method) for model in models]
@@ -200,43 +192,39 @@ def equivariance_of_other_weights() -> Table:
     rows = ("pyramid, 2, cascade", "pyramid, 2, direct", "oversampled 3, 2, cascade", "dense, sqrt(2), cascade")
     caption = f"Some rows of that table (zeros, n = {FITTING}) for 5 random networks."
     head = ["smallest", "median", "largest"]
-    return grid("Other weights", caption, {"sampling, base, method": rows}, head, cells)
+    yield grid("Other weights", caption, {"sampling, base, method": rows}, head, of_other_weights)
 
-
-def equivariance_to_other_downscalings() -> Table:
-    downscalings = ("cascade", "direct", "pillow")
-
-    def cells(sampling: str, method: str, s0: str) -> list[float]:
+    def of_other_downscalings(sampling: str, method: str, s0: str) -> list[float]:
         model = network(sampling, "reflect", method=method, zero_scale=ZERO_SCALES[s0])
-        return [worst(model, downscaling=how) for how in downscalings]
+        return [worst(model, downscaling=how) for how in ("cascade", "direct", "pillow")]
 
-    caption = (
+    yield grid(
+        "Other downscalings",
         f"The same networks (base 2, reflect, n = {FITTING}) on images that were downscaled by the cascade's step, "
-        "by the paper's action or by Pillow's antialiased bicubic resize."
+        "by the paper's action or by Pillow's antialiased bicubic resize.",
+        {"sampling": ("dense", "pyramid"), "method": METHODS, "s0": ZERO_SCALES},
+        ["cascade", "direct", "pillow"],
+        of_other_downscalings,
     )
-    keys = {"sampling": ("dense", "pyramid"), "method": METHODS, "s0": ZERO_SCALES}
-    return grid("Other downscalings", caption, keys, downscalings, cells)
+    yield grid(
+        "Pooling windows",
+        f"The same networks (cascade, base 2, n = {FITTING}) with a 2x2 average pooling after the first layer.",
+        {"sampling": ("dense", "pyramid"), "window": ("dilated", "plain")},
+        PADDINGS,
+        lambda sampling, window: [worst(network(sampling, padding, pool=window)) for padding in PADDINGS],
+    )
 
-
-def equivariance_of_pooling() -> Table:
-    def cells(sampling: str, window: str) -> list[float]:
-        return [worst(network(sampling, padding, pool=window)) for padding in PADDINGS]
-
-    caption = f"The same networks (cascade, base 2, n = {FITTING}) with a 2x2 average pooling after the first layer."
-    keys = {"sampling": ("dense", "pyramid"), "window": ("dilated", "plain")}
-    return grid("Pooling windows", caption, keys, PADDINGS, cells)
-
-
-def equivariance_of_scale_padding() -> Table:
-    def cells(scale_padding: str) -> list[float | None]:
+    def by_level(scale_padding: str) -> list[float | None]:
         model, image = network("pyramid", scale_padding=scale_padding), photograph(FITTING).double()
-        errors = [float(error) for error in equivariance_error(model, image, shifts=(1,)).errors[0]]
-        measured = [error for error in errors if not math.isnan(error)]
+        errors = equivariance_error(model, image, shifts=(1,)).errors[0]
+        measured = [float(error) for error in errors if not math.isnan(error)]
         return [*measured, *[None] * (NETWORK_LEVELS - 1 - len(measured))]
 
-    caption = (
+    yield grid(
+        "Scale padding",
         f"The same networks (cascade, pyramid, base 2, zeros, n = {FITTING}) on an image downscaled by 2, level by "
-        'level. With "valid", three of the six levels come out, two of which have a counterpart.'
+        'level. With "valid", three of the six levels come out, two of which have a counterpart.',
+        {"scale_padding": ("zeros", "replicate", "valid")},
+        [f"k = {k}" for k in range(NETWORK_LEVELS - 1)],
+        by_level,
     )
-    head = [f"k = {k}" for k in range(NETWORK_LEVELS - 1)]
-    return grid("Scale padding", caption, {"scale_padding": ("zeros", "replicate", "valid")}, head, cells)

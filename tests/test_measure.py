@@ -48,22 +48,11 @@ def test_a_step_against_itself_is_called_as_often():
     assert times["one"] == times["other"] == [0.25] * 4  # of one call
 
 
-def test_the_device_is_waited_for_on_both_sides_of_a_turn():
+def test_a_turn_waits_for_the_device_on_both_sides_and_collects_no_garbage():
     order = []
-    steps = {"step": lambda: order.append("step")}
-
-    def clock():
-        order.append("clock")
-        return 0.0
-
-    take_turns(steps, 1, wait=lambda: order.append("wait"), clock=clock)
-    assert order == ["wait", "clock", "step", "wait", "clock"] * 2
-
-
-def test_garbage_is_not_collected_in_a_turn_but_afterwards():
-    seen = []
-    take_turns({"step": lambda: seen.append(gc.isenabled())}, 1)
-    assert seen == [False, False]
+    steps = {"step": lambda: order.append(("step", gc.isenabled()))}
+    take_turns(steps, 1, wait=lambda: order.append("wait"), clock=lambda: order.append("clock") or 0.0)
+    assert order == ["wait", "clock", ("step", False), "wait", "clock"] * 2
     assert gc.isenabled()
 
 

@@ -23,49 +23,20 @@ QUICK = Settings(runs=1, quick=True)
 BUILT = Settings(device="meta")  # the full sizes, which take no time to build there
 
 
-def limits(case: Case) -> dict[str, Any]:
-    numbers = {c.name: (c.limit, c.folded) for c in case.contenders}
-    return {name: tuple(n and round(n, 2) for n in pair) for name, pair in numbers.items()}
-
-
-def test_layers_and_their_limits():
-    correlation, norm, pool, scale_pool = SUITES["layers"](BUILT)
-    assert correlation.title == "3 x 3 correlation, 64 channels, 128 x 128, batch 4, 4 levels"
-    assert limits(correlation) == {
-        "plain": (None, None),
-        "pyramid, k = 1": (1.33, 1.33),
-        "pyramid, k = 2": (2.64, 2.24),
-        "dense, k = 1": (4.0, 4.0),
-        "dense, k = 2": (7.0, 7.0),
-        "paper, k = 1": (4.0, None),
-        "paper, k = 2": (7.0, None),
-    }
-    alike = {"plain": (None, None), "pyramid": (1.33, None), "dense": (4.0, None), "paper": (4.0, None)}
-    assert limits(norm) == limits(pool) == alike
-    assert [c.limit for c in scale_pool.contenders] == [None, 1.0, None, 1.0]
-    for case in (correlation, norm, pool, scale_pool):
-        assert all(tensor.requires_grad for c in case.contenders for x in c.inputs for tensor in tensors(x))
-
-
 def test_networks_and_their_limits():
     resnet, densenet = SUITES["models"](BUILT)
     assert "N = 16, 256 x 256, batch 4" in resnet.title
     assert "96 x 96, batch 32" in densenet.title
-    found = limits(resnet)
-    assert found["pyramid, k = 1"] == (1.33, 1.33)
-    assert found["pyramid, k = 2"] == (1.75, 1.62)
-    assert found["dense, k = 1"][0] == found["paper, k = 1"][0] == 4.0
-    assert found["dense, k = 2"][0] == found["paper, k = 2"][0] == 4.95
-    assert limits(densenet)["pyramid, k = 3"] == (1.53, 1.46)
-    assert {c.name: c.rival for c in resnet.contenders if c.rival} == {
-        "dense, k = 1": "paper, k = 1",
-        "dense, k = 2": "paper, k = 2",
-    }
-    assert [type(case.contenders[0].work).__module__ for case in (resnet, densenet)] == ["benchmarks._plain"] * 2
-    sides = [
-        case.title for suite in ("layers", "models") for case in SUITES[suite](dataclasses.replace(BUILT, side=64))
-    ]
-    assert all("64 x 64" in title for title in sides)
+    limits = {c.name: (c.limit and round(c.limit, 2), c.folded and round(c.folded, 2)) for c in resnet.contenders}
+    assert limits["pyramid, k = 1"] == (1.33, 1.33)
+    assert limits["pyramid, k = 2"] == (1.75, 1.62)
+    assert limits["dense, k = 1"][0] == limits["paper, k = 1"][0] == 4.0
+    assert limits["dense, k = 2"][0] == limits["paper, k = 2"][0] == 4.95
+    assert (densenet["pyramid, k = 3"].limit, densenet["pyramid, k = 3"].folded) == pytest.approx(
+        (1.53, 1.46), abs=5e-3
+    )
+    assert [resnet[f"dense, k = {k}"].rival for k in (1, 2)] == ["paper, k = 1", "paper, k = 2"]
+    assert all("64 x 64" in case.title for case in SUITES["models"](dataclasses.replace(BUILT, side=64)))
 
 
 @pytest.mark.parametrize("format", ["channels_last", "contiguous"])
@@ -118,7 +89,7 @@ def test_layers_compute_alike():
     for case in (correlation, norm, pool):
         for ours in (c for c in case.contenders if c.rival):
             x = ours.inputs[0]
-            assert_close(case[ours.rival].work(x.stack()), ours.work(x).stack())
+            assert_close(case[str(ours.rival)].work(x.stack()), ours.work(x).stack())
     plain, pyramid, mean, dense = scale_pool.contenders
     assert plain.work(*plain.inputs).shape == pyramid.work(*pyramid.inputs).shape
     assert_close(mean.work(dense.inputs[0].stack()), dense.work(*dense.inputs))
