@@ -18,7 +18,7 @@ from scalespaces import equivariance_error
 from scalespaces.cli._arguments import positive
 from scalespaces.data import digits, photograph, to_unit, unseen_scales
 from scalespaces.functional import scale_pool
-from scalespaces.models import create_model, summarize
+from scalespaces.models import create_model
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.testing import translation_error
 from scalespaces.train._levels import supervise
@@ -82,7 +82,8 @@ def multiply_adds(model: nn.Module, image: Tensor) -> int:
 
 
 def accuracy(seeds: int, epochs: int) -> Table:
-    rows, costs = [], {name: summarize(network(name), (1, CANVAS, CANVAS)).multiply_adds for name in NETWORKS}
+    image = torch.zeros(1, 1, CANVAS, CANVAS)
+    rows, costs = [], {name: multiply_adds(network(name).eval(), image) for name in NETWORKS}
     for name in NETWORKS:
         progress(f"accuracy: {name}")
         found = np.mean([accuracies(name, seed, epochs) for seed in range(seeds)], axis=0)
