@@ -89,7 +89,7 @@ def test_every_benchmark_is_listed_and_has_defaults():
     command = [sys.executable, "-m", "benchmarks", "--help"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2]).stdout
     for name in NAMES:
-        assert f" {name} " in out
+        assert f"\n    {name}" in out
         assert parse([name, "file.json"] if name == "results" else [name]).threads is None
 
 
