@@ -1,73 +1,53 @@
-"""Put evaluations of several seeds together: mean and spread over seeds, as a table and a picture.
-
-Give it the files that ``scalespaces evaluate --json`` wrote, one for each seed, in which networks have the same names:
-
-    python benchmarks/results.py out/unseen_0.json out/unseen_1.json out/unseen_2.json --plot docs/images/unseen.png
-"""
-
-from __future__ import annotations
+"""Put evaluations of several seeds together: mean and standard deviation over seeds. Give it the files that
+``scalespaces evaluate --json`` wrote, one for each seed, in which networks have the same names."""
 
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from benchmarks._tables import Table
 from scalespaces.plotting import plot_over_scales
 from scalespaces.train._evaluate import METHODS
 
-Point = tuple[str, float]
 
-
-def gather(files: Sequence[str], metric: str) -> tuple[dict[Point, list[float]], dict[Point, list[float]]]:
-    """The metric, and the cost, of every (line, scale): one number per file."""
-    values: dict[Point, list[float]] = {}
-    costs: dict[Point, list[float]] = {}
-    for file in files:
-        for row in json.loads(Path(file).read_text(encoding="utf-8"))["results"]:
-            point = row["model"] + METHODS[row["method"]], row["scale"]
-            if row["metrics"] is not None:
-                values.setdefault(point, []).append(row["metrics"][metric])
-                costs.setdefault(point, []).append(row["cost"])
-    wrong = sorted({label for (label, _), found in values.items() if len(found) != len(files)})
-    if wrong:
-        raise SystemExit(f"error: {', '.join(wrong)}: not measured at the same scales in all of {len(files)} files")
-    return values, costs
-
-
-def cell(found: Sequence[float], factor: float) -> str:
-    spread = f" ± {factor * statistics.stdev(found):.1f}" if len(found) > 1 else ""
-    return f"{factor * statistics.fmean(found):.1f}{spread}"
-
-
-def table(values: dict[Point, list[float]], costs: dict[Point, list[float]], factor: float) -> str:
-    scales = sorted({scale for _, scale in values})
-    labels = list(dict.fromkeys(label for label, _ in values))
-    lines = ["| | " + " | ".join(f"{scale:g}" for scale in scales) + " | cost |", "|---" * (len(scales) + 2) + "|"]
-    for label in labels:
-        cells = [cell(values[label, scale], factor) if (label, scale) in values else "-" for scale in scales]
-        cost = statistics.median([c for scale in scales for c in costs.get((label, scale), [])])
-        lines.append(f"| {label} | {' | '.join(cells)} | {cost:.1f}x |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="JSON", help="of scalespaces evaluate, one for each seed")
-    parser.add_argument("--metric", default="accuracy", help="which one (default: accuracy, in per cent)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="JSON", help="written by scalespaces evaluate, one for each seed")
+    parser.add_argument("--metric", default="accuracy", help="which one; in per cent, except nll")
     parser.add_argument("--plot", metavar="FILE", help="draw the means over scale there")
-    args = parser.parse_args()
-    values, costs = gather(args.files, args.metric)
-    print(f"{args.metric}, mean ± standard deviation over {len(args.files)} seeds\n")
-    print(table(values, costs, 1 if args.metric == "nll" else 100))
+
+
+def run(args: argparse.Namespace) -> Iterator[Table]:
+    # By line and scale: one number per file.
+    values: dict[tuple[str, float], list[float]] = defaultdict(list)
+    costs: dict[str, list[float]] = defaultdict(list)
+    for file in args.files:
+        for row in json.loads(Path(file).read_text(encoding="utf-8"))["results"]:
+            label = row["model"] + METHODS[row["method"]]
+            if row["metrics"] is not None:
+                values[label, row["scale"]].append(row["metrics"][args.metric])
+                costs[label].append(row["cost"])
+    wrong = sorted({label for (label, _), found in values.items() if len(found) != len(args.files)})
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: not measured at the same scales in all of {len(args.files)} files")
+    factor = 1 if args.metric == "nll" else 100
+    scales = sorted({scale for _, scale in values})
+    rows = []
+    for label, cost in costs.items():
+        cells = [summary([factor * value for value in values.get((label, scale), [])]) for scale in scales]
+        rows.append([label, *cells, f"{statistics.median(cost):.1f}x"])
+    caption = f"Mean ± standard deviation over {len(args.files)} seeds."
+    yield Table(args.metric, caption, ["", *(f"{scale:g}" for scale in scales), "cost"], rows)
     if args.plot is not None:
-        lines: dict[str, list[Any]] = {}
-        for (label, scale), found in sorted(values.items(), key=lambda item: item[0][1]):
-            lines.setdefault(label, []).append((scale, statistics.fmean(found)))
+        lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for label, scale in sorted(values, key=lambda point: point[1]):
+            lines[label].append((scale, statistics.fmean(values[label, scale])))
         plot_over_scales(lines, args.plot, ylabel=args.metric)
-        print(f"\nwrote {args.plot}")
 
 
-if __name__ == "__main__":
-    main()
+def summary(found: list[float]) -> str:
+    if not found:
+        return "-"
+    return f"{statistics.fmean(found):.1f}" + (f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else "")

@@ -1,11 +1,13 @@
-"""How far discretized actions are from the law S_s S_t = S_st, on a smooth image, a photograph and white noise."""
+"""Measure how far discretized actions are from the law S_s S_t = S_st: on a smooth image, a photograph and noise."""
 
 import argparse
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks._tables import Table
 from scalespaces.data import photograph
 from scalespaces.semigroups import AffineContractions, ScaleTranslations
 from scalespaces.theory import ScaleTranslation
@@ -19,17 +21,30 @@ PAIRS = {  # the matrices A and B of the two elements
 }
 
 
-def images(size: int) -> dict[str, Tensor]:
-    """A smooth image, a photograph and noise, ``size`` pixels square, in float64."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", type=int, default=256, help="pixels along each side, a multiple of 4, at least 32")
+
+
+def run(args: argparse.Namespace) -> Iterator[Table]:
+    size = args.size
+    if size < 32 or size % 4:
+        raise ValueError(f"--size must be a multiple of 4 and at least 32, got {size}")
     x = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
     r = (x[:, None] ** 2 + 0.5 * x[None] ** 2 + 0.3 * x[:, None] * x[None]) / (size / 6) ** 2
-    gray = photograph(size).double().mean(-3)
-    noise = torch.as_tensor(np.random.default_rng(0).normal(size=(size, size)))
-    return {
+    images = {
         "smooth": (torch.exp(-r) * (1 + 0.5 * torch.sin(x[:, None] / 2)))[None, None],
-        "photograph": gray.reshape(1, 1, size, size),
-        "noise": noise[None, None],
+        "photograph": photograph(size).double().mean(-3).reshape(1, 1, size, size),
+        "noise": torch.as_tensor(np.random.default_rng(0).normal(size=(1, 1, size, size))),
     }
+    rows = []
+    for s0 in (0.25, 0.5, 1.0):
+        for method in ("cascade", "direct"):
+            errors = [scaling_error(image, s0, method) for image in images.values()]
+            rows.append([f"scale 1/2, 1/2, {method}", str(s0), *errors])
+        for name, (A, B) in PAIRS.items():
+            rows.append([f"affine, {name}", str(s0), *(affine_error(image, A, B, s0) for image in images.values())])
+    caption = f"Relative L2 distance of S_s S_t and S_st, {size} x {size}, float64"
+    yield Table("Laws of semigroups", caption, ["elements", "s0", *images], rows)
 
 
 def affine_error(image: Tensor, A: np.ndarray, B: np.ndarray, zero_scale: float) -> float:
@@ -39,36 +54,15 @@ def affine_error(image: Tensor, A: np.ndarray, B: np.ndarray, zero_scale: float)
     s, t = (ScaleTranslation(M, middle - np.linalg.solve(M, middle)) for M in (A, B))
     action = AffineContractions([A], [(0, 0)], zero_scale, padding_mode="reflect")
     inner = (..., *[slice(7 * size // 16, 9 * size // 16)] * 2)
-    once = action.act(s @ t, image)[inner]
-    twice = action.act(s, action.act(t, image))[inner]
-    return float((once - twice).norm() / once.norm())
+    return distance(action.act(s @ t, image)[inner], action.act(s, action.act(t, image))[inner])
 
 
 def scaling_error(image: Tensor, zero_scale: float, method: str) -> float:
     """Relative distance of S_1/2 S_1/2 and S_1/4 on a circular grid."""
     action = ScaleTranslations(image.shape[2:], 3, zero_scale=zero_scale, method=method)
-    once = action.act((2, (0, 0)), image)
-    return float((action.act((1, (0, 0)), action.act((1, (0, 0)), image)) - once).norm() / once.norm())
+    half = (1, (0, 0))
+    return distance(action.act((2, (0, 0)), image), action.act(half, action.act(half, image)))
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=256, help="pixels along each side, a multiple of 4 (default: 256)")
-    size = parser.parse_args().size
-    if size < 32 or size % 4:
-        parser.error(f"--size must be a multiple of 4 and at least 32, got {size}")
-    print(f"Relative L2 distance of S_s S_t and S_st, {size} x {size}, float64\n")
-    print("| elements | s0 | " + " | ".join(images(size)) + " |")
-    print("|---|---|" + "---|" * len(images(size)))
-    for zero_scale in (0.25, 0.5, 1.0):
-        for method in ("cascade", "direct"):
-            errors = [scaling_error(image, zero_scale, method) for image in images(size).values()]
-            print(f"| scale 1/2, 1/2, {method} | {zero_scale} | " + " | ".join(f"{e:.2g}" for e in errors) + " |")
-        for name, (A, B) in PAIRS.items():
-            errors = [affine_error(image, A, B, zero_scale) for image in images(size).values()]
-            print(f"| affine, {name} | {zero_scale} | " + " | ".join(f"{e:.2g}" for e in errors) + " |")
-
-
-if __name__ == "__main__":
-    main()
+def distance(expected: Tensor, got: Tensor) -> float:
+    return float((got - expected).norm() / expected.norm())

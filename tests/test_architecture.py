@@ -20,17 +20,15 @@ LOWER["space"] = {"_extras", "_torch", "theory"}
 LOWER["functional"] = LOWER["space"] | {"space"}
 LOWER["foreign"] = LOWER["semigroups"] = LOWER["functional"] | {"functional"}
 LOWER["nn"] = LOWER["testing"] = LOWER["semigroups"] | {"semigroups"}
-LOWER["models"] = LOWER["nn"] | {"nn", "_files"}
+LOWER["models"] = LOWER["nn"] | {"nn", "_files", "_tables"}
 LOWER["data"] = {"_extras", "_files"}
 LOWER["train"] = LOWER["models"] | {"models", "data"}
 LOWER["plotting"] = LOWER["testing"] | {"_files", "testing"}
-LOWER["bench"] = LOWER["models"] | {"models", "data", "plotting", "_measure"}
-LOWER["app"] = LOWER["bench"] | {"testing", "train"}
-LOWER["demo"] = LOWER["app"] | {"bench"}
+LOWER["app"] = LOWER["demo"] = LOWER["train"] | LOWER["plotting"] | {"train", "plotting", "_measure"}
 LOWER["cli"] = set(LOWER) | {""}
 LOWER["__main__"] = {"cli"}
 # The export list, scalespaces/__init__.py.
-LOWER[""] = set(LOWER) - {"cli", "__main__", "plotting", "bench", "app", "demo"}
+LOWER[""] = set(LOWER) - {"cli", "__main__", "plotting", "app", "demo"}
 
 
 def imports(module: str, is_package: bool, source: str) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import __main__ as benchmarks
 from scalespaces.cli import build_parser
 
 ROOT = Path(__file__).parents[1]
@@ -76,12 +77,13 @@ def wrong_commands(text: str) -> Iterator[str]:
         yield from (
             f"no such option: {script} {flag}" for flag in re.findall(r"--\w+", arguments) if flag not in source
         )
-    for command in re.findall(r"(?:^ *|`)scalespaces ([a-z][^`\n#]*)", text, re.MULTILINE):
+    parsers = {"scalespaces": build_parser().parse_args, "python -m benchmarks": benchmarks.parse}
+    for program, command in re.findall(rf"(?:^ *|`)({'|'.join(parsers)}) ([a-z][^`\n#]*)", text, re.MULTILINE):
         words = [word for word in shlex.split(command) if word != "--help"]
         try:
-            build_parser().parse_args(words)
+            parsers[program](words)
         except SystemExit:
-            yield f"no such command: scalespaces {command.strip()}"
+            yield f"no such command: {program} {command.strip()}"
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:^ *|`)make ([a-z-]+)", text, re.MULTILINE):
         if not re.search(rf"^{target}:", makefile, re.MULTILINE):
@@ -133,8 +135,10 @@ def test_python_on_a_page_runs(page, tmp_path, monkeypatch):
             "no such test: tests/theory/test_kernels.py::TestBinomial::test_no",
         ),
         ("`scalespaces.functional.nothing`", "no such name: scalespaces.functional.nothing"),
-        ("`python benchmarks/nothing.py`", "no such script: benchmarks/nothing.py"),
-        ("python benchmarks/tradeoffs.py --nothing 3", "no such option: benchmarks/tradeoffs.py --nothing"),
+        ("`python examples/nothing.py`", "no such script: examples/nothing.py"),
+        ("python docs/conf.py --nothing 3", "no such option: docs/conf.py --nothing"),
+        ("`python -m benchmarks nothing`", "no such command: python -m benchmarks nothing"),
+        ("`python -m benchmarks sampling --nothing`", "no such command: python -m benchmarks sampling --nothing"),
         ("```\nscalespaces nothing\n```", "no such command: scalespaces nothing"),
         ("`scalespaces equivariance --nothing`", "no such command: scalespaces equivariance --nothing"),
         ("`make nothing`", "no such target: make nothing"),
@@ -150,7 +154,7 @@ def test_the_check_lets_right_citations_pass():
 [a](sampling.md#the-modes) [b](#on-one-thing-and-another) [c](https://example.org/x) $`[f](x)`$
 ../src/scalespaces/nn/_conv.py
 tests/theory/test_kernels.py::TestBinomial::test_radius, `scalespaces.nn.init.paper_`, make sure, `make test`
-`python benchmarks/tradeoffs.py --size 512`
+`python -m benchmarks sampling --size 512`
 
     scalespaces equivariance --help    # a comment
 """

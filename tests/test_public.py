@@ -24,7 +24,7 @@ MODULES = (
     "plotting",
     "theory",
 )
-COMMANDS = ("app", "bench", "cli", "demo", "__main__")  # which are run, and export nothing
+COMMANDS = ("app", "cli", "demo", "__main__")  # which are run, and export nothing
 
 
 def exported(module: str) -> list[str]:
@@ -60,7 +60,7 @@ def test_every_other_file_is_private():
         parts = path.relative_to(SOURCE).with_suffix("").parts
         module = ".".join(part for part in parts if part != "__init__")
         private = any(part.startswith("_") and part != "__init__" for part in parts)
-        assert private or module in ("", "foreign", *MODULES, *COMMANDS, "bench.suites"), module
+        assert private or module in ("", "foreign", *MODULES, *COMMANDS), module
 
 
 def test_commands_export_nothing():

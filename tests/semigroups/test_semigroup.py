@@ -507,7 +507,7 @@ MATRICES = {
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_how_far_affine_contractions_are_from_a_semigroup(name):
-    """Within 2 % on this image; the correlation inherits the bound. benchmarks/semigroups.py has more."""
+    """Within 2 % on this image; the correlation inherits the bound. python -m benchmarks semigroups prints more."""
     A, B = MATRICES[name]
     f = blob(65)
     center = np.array([32.0, 32.0])

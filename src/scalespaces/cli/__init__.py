@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import scalespaces
 from scalespaces.cli import (
     _app,
-    _bench,
     _data,
     _demo,
     _equivariance,
@@ -23,7 +22,7 @@ from scalespaces.cli._arguments import Parser
 
 __all__ = ["main"]
 
-COMMANDS = (_demo, _equivariance, _models, _export, _data, _train, _evaluate, _predict, _bench, _app)
+COMMANDS = (_demo, _equivariance, _models, _export, _data, _train, _evaluate, _predict, _app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What a network costs, layer by layer: the paper's tables, with numbers beside the shapes."""
+"""What a network costs, layer by layer: the paper's tables of shapes, with the costs added."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalespaces._tables import text_table
 from scalespaces.models._network import NamedNetwork
-from scalespaces.nn import (
-    GlobalPool,
-    Lift,
-    P4Conv2d,
-    P4MConv2d,
-    P4MPool,
-    P4Pool,
-    ScaleAvgPool,
-    ScaleConv2d,
-    ScalePool,
-)
 from scalespaces.space import ScaleSpace
 
-_MEBI = 2**20
+_COSTS = ("parameters", "multiply_adds", "activations_mib")
+_LABELS = {
+    "Lift": "lift",
+    "ScaleAvgPool": "average pooling",
+    "ScalePool": "scale-pool",
+    "GlobalPool": "global average pooling",
+    "P4Pool": "group pool",
+    "P4MPool": "group pool",
+    "Linear": "linear",
+}
 
 
 @dataclass(frozen=True)
@@ -40,29 +39,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows of a network's table, and their total."""
+    """The rows of a network's table, and their sums for one image."""
 
     layers: tuple[Layer, ...]
-
-    @property
-    def parameters(self) -> int:
-        """All parameters."""
-        return sum(layer.parameters for layer in self.layers)
-
-    @property
-    def multiply_adds(self) -> int:
-        """All multiply-adds for one image."""
-        return sum(layer.multiply_adds for layer in self.layers)
-
-    @property
-    def activations_mib(self) -> float:
-        """All activations of one image, in MiB."""
-        return sum(layer.activations_mib for layer in self.layers)
+    parameters: int
+    multiply_adds: int
+    activations_mib: float
 
     @property
     def total(self) -> dict[str, float]:
         """The three sums."""
-        return {name: getattr(self, name) for name in ("parameters", "multiply_adds", "activations_mib")}
+        return {name: getattr(self, name) for name in _COSTS}
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers."""
@@ -72,38 +59,30 @@ class Summary:
         return self.table()
 
     def table(self, name: str = "total", others: dict[str, Summary] | None = None) -> str:
-        """The table as text, with the totals of other networks below, and how many times theirs this one's are."""
-        rows = [
-            _cells(x.layer, str(list(x.shape)), x.parameters, x.multiply_adds, x.activations_mib) for x in self.layers
-        ]
-        sums = [_cells(name, "", **self.total)]
+        """The table as text; below it the sums of other networks, and this network's sums divided by theirs."""
+        rows = [["layer", "shape", "parameters", "multiply-adds", "MiB"]]
+        rows += [[x.layer, str(list(x.shape)), *_costs(x)] for x in self.layers]
+        rows.append([name, "", *_costs(self)])
         for other, summary in (others or {}).items():
-            sums.append(_cells(other, "", **summary.total))
-            sums.append((f"times {other}", "", *(f"{self.total[key] / of:.2f}" for key, of in summary.total.items())))
-        head = ("layer", "shape", "parameters", "multiply-adds", "MiB")
-        widths = [max(map(len, column)) for column in zip(head, *rows, *sums, strict=True)]
-
-        def line(cells: Sequence[str]) -> str:
-            left = (cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True))
-            right = (cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True))
-            return "  ".join((*left, *right)).rstrip()
-
-        rule = "-" * (sum(widths) + 2 * len(widths) - 2)
-        return "\n".join([line(head), rule, *map(line, rows), rule, *map(line, sums)])
+            rows.append([other, "", *_costs(summary)])
+            rows.append([f"times {other}", "", *(f"{self.total[key] / of:.2f}" for key, of in summary.total.items())])
+        lines = text_table(rows, left=2).splitlines()
+        rule, end = "-" * len(lines[0]), len(self.layers) + 1
+        return "\n".join([lines[0], rule, *lines[1:end], rule, *lines[end:]])
 
 
-def _cells(label: str, shape: str, parameters: float, multiply_adds: float, activations_mib: float) -> tuple[str, ...]:
-    return label, shape, f"{parameters:,}", f"{multiply_adds:,}", f"{activations_mib:,.1f}"
+def _costs(x: Layer | Summary) -> tuple[str, str, str]:
+    return f"{x.parameters:,}", f"{x.multiply_adds:,}", f"{x.activations_mib:,.1f}"
 
 
 def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
-    """Count what a network costs for one image, without computing anything: any size takes no memory.
+    """Count what a network costs for one image. Nothing is computed, so that images of any size take no memory.
 
     Multiply-adds are those of correlations, of the blurs of the lift and of linear layers. Activations are the
     outputs of all layers, in the data type of the parameters: about what training keeps.
 
     Args:
-        model: the network; it is left as it is.
+        model: the network; it is not changed.
         input_shape: channels, height and width.
 
     Example:
@@ -131,7 +110,7 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
         memory = sum(tensor.numel() * tensor.element_size() for tensor in seen[started["seen"] :])
         parameters = sum(p.numel() for p in module.parameters())
         multiply_adds = (counter.get_total_flops() - started["flops"]) // 2
-        layers.append(Layer(_label(module), _shape(output), parameters, multiply_adds, memory / _MEBI))
+        layers.append(Layer(_label(module), _shape(output), parameters, multiply_adds, memory / 2**20))
 
     for row in model.rows():
         row.register_forward_pre_hook(start)
@@ -142,25 +121,16 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
     seen.append(image)  # level 0 of the lift is the image itself
     with counter, torch.no_grad():
         model(image)
-    return Summary(tuple(layers))
-
-
-_LABELS = {
-    Lift: "lift",
-    ScaleAvgPool: "average pooling",
-    ScalePool: "scale-pool",
-    GlobalPool: "global average pooling",
-    P4Pool: "group pool",
-    P4MPool: "group pool",
-    nn.Linear: "linear",
-}
+    sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _COSTS}
+    return Summary(tuple(layers), **sums)
 
 
 def _label(module: Any) -> str:
-    """What the paper's tables call a module, or the name of its class."""
-    if isinstance(module, ScaleConv2d | P4Conv2d | P4MConv2d):
+    """The name of a module in the paper's tables, or the name of its class."""
+    name = type(module).__name__
+    if name.endswith("Conv2d"):
         return f"corr[{','.join(map(str, module.kernel_size))}]"
-    return getattr(module, "label", None) or _LABELS.get(type(module), type(module).__name__)
+    return getattr(module, "label", None) or _LABELS.get(name, name)
 
 
 def _shape(output: Tensor | ScaleSpace) -> tuple[int, ...]:

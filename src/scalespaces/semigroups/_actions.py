@@ -363,7 +363,7 @@ class AffineContractions(Semigroup[ScaleTranslation]):
     may be any matrix that leaves a covariance, :math:`\Sigma_0 \succeq A \Sigma_0 A^\top`: where the zero-scale is a
     number, any whose singular values are at most 1, like anisotropic scalings, shears that shrink, and rotations. On
     the grid the law holds up to aliasing and interpolation: within a few percent on a smooth image, worse on noise and
-    for a small zero-scale (``benchmarks/semigroups.py``). Whole shifts are exact.
+    for a small zero-scale (``python -m benchmarks semigroups``). Whole shifts are exact.
 
     For the powers of one matrix :func:`~scalespaces.functional.lift` takes it as ``base`` and feeds ``ScaleConv2d``.
 

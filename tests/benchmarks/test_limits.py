@@ -1,14 +1,15 @@
-"""The limits: beside FLOPs that PyTorch counts, and beside filters that are folded number by number."""
+"""The limits: compared with FLOPs that PyTorch counts, and with filters that are folded number by number."""
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalespaces import models
-from scalespaces.bench import _paper as paper
-from scalespaces.bench import _plain as plain
-from scalespaces.bench._arithmetic import folded_share, layer_limits, network_limits
+import scalespaces
+from benchmarks import _paper as paper
+from benchmarks import _plain as plain
+from benchmarks._limits import folded_share, layer_limits, network_limits
+from scalespaces.models import create_model
 
 
 @pytest.mark.parametrize("taps", [1, 3, 5])
@@ -27,8 +28,9 @@ def test_folded_filters_have_as_many_taps_as_numbers_that_are_not_zero(taps, fac
 
 def test_limits_of_a_layer():
     for k, dense, pyramid, folded in ((1, 4, 85 / 64, 85 / 64), (2, 7, 85 / 64 + 21 / 16, 85 / 64 + 21 / 16 * 25 / 36)):
-        limits = layer_limits(k, (3, 3), 4, (128, 128))
-        assert (limits.dense, limits.pyramid, limits.folded) == pytest.approx((dense, pyramid, folded))
+        image, weight = torch.zeros(1, 2, 128, 128), torch.zeros(3, 2, k, 3, 3)
+        assert layer_limits(weight, scalespaces.lift(image, 4, sampling="dense")) == pytest.approx((dense, dense))
+        assert layer_limits(weight, scalespaces.lift(image, 4)) == pytest.approx((pyramid, folded))
 
 
 @pytest.mark.parametrize(
@@ -40,18 +42,20 @@ def test_limits_of_a_layer():
     ],
 )
 def test_limits_of_dense_networks_are_flops(name, baseline, kind, side):
-    model = models.create_model(name, preset="paper")
+    model = create_model(name, preset="paper")
     flops = []
-    for network in (paper.of(model), kind(models.create_model(baseline))):
+    for network in (paper.of(model), kind(create_model(baseline))):
         network = network.to("meta").eval()
         if hasattr(network, "lift"):
             network.lift = _Levels()
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             network(torch.zeros(1, 3, side, side, device="meta"))
         flops.append(counter.get_total_flops())
-    limits = network_limits(model, (side, side))
-    assert limits.dense == pytest.approx(flops[0] / flops[1], rel=1e-12)
-    assert 1 < limits.folded <= limits.pyramid < limits.dense
+    dense, _ = network_limits(model, (3, side, side))
+    assert dense == pytest.approx(flops[0] / flops[1], rel=1e-12)
+    pyramid, folded = network_limits(create_model(name), (3, side, side))
+    assert 1 < folded <= pyramid < dense
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cpu"}  # it is not changed
 
 
 class _Levels(torch.nn.Module):
@@ -63,9 +67,3 @@ class _Levels(torch.nn.Module):
 
     def stack(self):
         return torch.stack([self.image] * 4, 2)
-
-
-def test_a_network_is_left_as_it_is():
-    model = models.create_model("s_resnet", preset="paper")
-    network_limits(model, (64, 64))
-    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cpu"}

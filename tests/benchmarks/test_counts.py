@@ -10,8 +10,8 @@ from torch._inductor import metrics
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import scalespaces
+from benchmarks._counts import COPIES, counts
 from scalespaces import models
-from scalespaces.bench._counts import COPIES, counts
 from scalespaces.functional._fast import _choice
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 

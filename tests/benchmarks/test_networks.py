@@ -1,4 +1,4 @@
-"""The rivals compute what the library computes: plain networks those of one level, the paper's algorithm dense ones."""
+"""The rivals compute the same as the library: plain networks with one level, the paper's algorithm on dense levels."""
 
 import copy
 from typing import Any
@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from benchmarks import _paper as paper
+from benchmarks import _plain as plain
 from scalespaces import ScaleSpace, models
-from scalespaces.bench import _paper as paper
-from scalespaces.bench import _plain as plain
 from scalespaces.functional import scale_conv
 
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
@@ -89,18 +89,3 @@ def test_rivals_are_copies():
             parameter.add_(1)
     assert_close(ours.state_dict(), before)
     assert all(parameter.grad is None for parameter in ours.parameters())
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("s_resnet", {"lift": {"sampling": "pyramid"}}, "the paper's algorithm is for base 2"),
-        ("s_densenet", {"window": "dilated"}, "the paper's algorithm is for base 2"),
-        ("s_resnet", {"lift": {"base": 3.0}}, "the paper's algorithm is for base 2"),
-        ("p4m_densenet", {}, "without a group, got DenseNet"),
-        ("s_cnn", {}, "without a group, got ConvNet"),
-    ],
-)
-def test_other_networks_are_refused(name, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        paper.of(models.create_model(name, preset="paper", **arguments))

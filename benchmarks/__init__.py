@@ -1,0 +1,1 @@
+"""Measurements of scalespaces, run from a checkout: ``python -m benchmarks --help``."""

@@ -1,0 +1,71 @@
+"""Loading compared with h5py alone, and loading and augmentation compared with the training step they feed."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks import _plain as plain
+from benchmarks._case import Case, Contender, Settings, training_step
+from scalespaces._extras import require
+from scalespaces.data import PCam, to_unit
+from scalespaces.data._augment import PCamAugment, move, recolor
+from scalespaces.data._make import make_pcam
+from scalespaces.data._pcam import pcam_file
+from scalespaces.models import create_model
+
+
+class _PlainPatches(Dataset):
+    """Patches of an open HDF5 file and their labels: no checks, and one process only."""
+
+    def __init__(self, patches: Any, labels: Tensor) -> None:
+        self.patches, self.labels = patches, labels
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.patches[index]).permute(2, 0, 1), self.labels[index]
+
+
+def cases(settings: Settings) -> Iterator[Case]:
+    number, batch = (16, 4) if settings.quick else (1024, 32)
+    order = np.random.default_rng(0).permutation(number).tolist()
+
+    def epoch(dataset: Dataset, sampler: list[int] = order) -> Any:
+        """Reading in this process, in that order."""
+        return lambda: sum(len(images) for images, _ in DataLoader(dataset, batch, sampler=sampler))
+
+    with tempfile.TemporaryDirectory() as folder:
+        make_pcam(folder, {"train": number})
+        ours = PCam(folder)
+        with require("h5py", "train").File(Path(folder) / pcam_file("train", "x")) as file:
+            theirs = _PlainPatches(file["x"], ours.labels)
+            contenders = [Contender("plain: h5py", epoch(theirs)), Contender("ours: PCam", epoch(ours), limit=1.0)]
+            title = f"reading {number} PCam patches at random, batches of {batch}"
+            yield Case("data", title, contenders)
+        images = torch.stack([ours[index][0] for index in range(batch)])
+        yield parts_of_a_step(settings, images, epoch(ours, order[:batch]))
+
+
+def parts_of_a_step(settings: Settings, images: Tensor, read: Any) -> Case:
+    """The reading of a batch, its augmentation and the parts of that, compared with a step of the plain DenseNet."""
+    model = create_model("densenet", growth=(2, 4, 8) if settings.quick else (12, 24, 48))
+    step = training_step(Contender("", settings.module(plain.DenseNet(model)), (settings.tensor(*images.shape),)))
+    augment, indices = PCamAugment(), range(len(images))
+    places, colors = augment.draw(indices, 0)
+    moved = move(images, places)
+    unit = to_unit(moved)
+    columns = colors.to(unit).unbind(1)
+    contenders = [
+        Contender("plain: DenseNet, training step", step),
+        Contender("ours: reading", read),
+        Contender("ours: augmentation", lambda: augment(images, indices, 0)),
+        Contender("- draw", lambda: augment.draw(indices, 0)),
+        Contender("- move", lambda: move(images, places)),
+        Contender("- to_unit", lambda: to_unit(moved)),
+        Contender("- color", lambda: recolor(unit, *columns)),
+    ]
+    return Case("data", f"the parts of a training step with {len(images)} patches", contenders)

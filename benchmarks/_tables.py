@@ -1,0 +1,60 @@
+"""Tables of text and numbers, printed as Markdown."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scalespaces._tables import text_table
+
+Cell = str | float | tuple[float, float] | None
+EXACT = 1e-12
+
+
+@dataclass
+class Table:
+    """A header, and rows of text, numbers and pairs of numbers; None where nothing was measured.
+
+    Numbers up to ``exact`` are printed as that word.
+    """
+
+    title: str
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    exact: float = -1.0
+
+    def __str__(self) -> str:
+        cells = [self.head, *([self._text(cell) for cell in row] for row in self.rows)]
+        return f"### {self.title}\n\n{self.caption}\n\n{text_table(cells, markdown=True)}"
+
+    def _text(self, cell: Cell) -> str:
+        if cell is None or isinstance(cell, str):
+            return cell or ""
+        if isinstance(cell, tuple):
+            return " / ".join(map(self._text, cell))
+        return "exact" if cell <= self.exact else f"{cell:.2g}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def grid(
+    title: str,
+    caption: str,
+    keys: Mapping[str, Iterable[str]],
+    head: Iterable[str],
+    cells: Callable[..., Sequence[Cell]],
+    exact: float = EXACT,
+) -> Table:
+    """A table with a row for each combination of keys: the keys, and the cells measured for them."""
+    rows = []
+    for key in itertools.product(*keys.values()):
+        progress(f"{title}: {', '.join(key)}")
+        rows.append([*key, *cells(*key)])
+    return Table(title, caption, [*keys, *head], rows, exact)
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,217 @@
+"""Cases compare what is alike; tables, JSON and figures hold what was measured of them."""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.data import DataLoader
+
+from benchmarks import _data, _layers
+from benchmarks._case import Case, Contender, Settings, measure, tensors, training_step
+from benchmarks._growth import Growth, exponent
+from benchmarks._plot import plot
+from benchmarks.cost import SUITES
+
+QUICK = Settings(runs=1, quick=True)
+BUILT = Settings(device="meta")  # the full sizes, which take no time to build there
+
+
+def test_networks_and_their_limits():
+    resnet, densenet = SUITES["models"](BUILT)
+    assert "N = 16, 256 x 256, batch 4" in resnet.title
+    assert "96 x 96, batch 32" in densenet.title
+    limits = {c.name: (c.limit and round(c.limit, 2), c.folded and round(c.folded, 2)) for c in resnet.contenders}
+    assert limits["pyramid, k = 1"] == (1.33, 1.33)
+    assert limits["pyramid, k = 2"] == (1.75, 1.62)
+    assert limits["dense, k = 1"][0] == limits["paper, k = 1"][0] == 4.0
+    assert limits["dense, k = 2"][0] == limits["paper, k = 2"][0] == 4.95
+    assert (densenet["pyramid, k = 3"].limit, densenet["pyramid, k = 3"].folded) == pytest.approx(
+        (1.53, 1.46), abs=5e-3
+    )
+    assert [resnet[f"dense, k = {k}"].rival for k in (1, 2)] == ["paper, k = 1", "paper, k = 2"]
+    assert all("64 x 64" in case.title for case in SUITES["models"](dataclasses.replace(BUILT, side=64)))
+
+
+@pytest.mark.parametrize("format", ["channels_last", "contiguous"])
+def test_contenders_see_what_settings_say(format):
+    settings = dataclasses.replace(QUICK, format=format, dtype="float64")
+    formats = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
+    for case in (*SUITES["layers"](settings), *SUITES["models"](settings)):
+        for c in case.contenders:
+            wanted = formats["contiguous" if c.name.endswith("contiguous") else format]
+            for tensor in (*c.work.parameters(), *(t for x in c.inputs for t in tensors(x))):
+                assert tensor.dtype == torch.float64
+                assert tensor.ndim != 4 or tensor.is_contiguous(memory_format=wanted)
+                if tensor.ndim == 5 and format == "channels_last" and not isinstance(tensor, nn.Parameter):
+                    assert tensor.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+# --- what is compared is alike ---------------------------------------------------------------------------------------
+
+
+def test_opencv_lifts_as_we_do_and_gets_its_threads_back():
+    cv2 = pytest.importorskip("cv2")
+    before = cv2.getNumThreads()
+    for case in SUITES["lift"](QUICK):
+        assert cv2.getNumThreads() == torch.get_num_threads()
+        results = {c.name: c.work(*c.inputs) for c in case.contenders}
+        ours = [level[0].movedim(0, -1).numpy() for level in results["ours"].levels]
+        theirs = next(results[name] for name in results if name.startswith("OpenCV sepFilter2D"))
+        for level, other in zip(ours[-len(theirs) :], theirs, strict=True):
+            np.testing.assert_allclose(level, other, atol=1e-5)
+        if "OpenCV pyrDown" in results:  # other taps, the same grids
+            assert [level.shape for level in results["OpenCV pyrDown"]] == [level.shape for level in ours]
+    assert cv2.getNumThreads() == before
+
+
+def test_plain_h5py_reads_the_same_patches(monkeypatch):
+    pytest.importorskip("h5py")
+    batches = []
+    keep = lambda *args, **kwargs: batches.append([*DataLoader(*args, **kwargs)]) or ()  # noqa: E731
+    monkeypatch.setattr(_data, "DataLoader", keep)
+    reading, parts = ([(c.name, c.work()) for c in case.contenders] for case in SUITES["data"](QUICK))
+    assert [name for name, _ in reading] == ["plain: h5py", "ours: PCam"]
+    theirs, ours, _ = batches
+    assert len(ours) == 4
+    assert_close(theirs, ours)
+    assert dict(parts)["ours: augmentation"].shape == (4, 3, 96, 96)
+
+
+def test_layers_compute_alike():
+    correlation, norm, pool, scale_pool = SUITES["layers"](dataclasses.replace(QUICK, dtype="float64"))
+    for case in (correlation, norm, pool):
+        for ours in (c for c in case.contenders if c.rival):
+            x = ours.inputs[0]
+            assert_close(case[str(ours.rival)].work(x.stack()), ours.work(x).stack())
+    plain, pyramid, mean, dense = scale_pool.contenders
+    assert plain.work(*plain.inputs).shape == pyramid.work(*pyramid.inputs).shape
+    assert_close(mean.work(dense.inputs[0].stack()), dense.work(*dense.inputs))
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_step_leaves_no_gradients():
+    layer, x = nn.Linear(3, 2), torch.rand(4, 3, requires_grad=True)
+    seen = []
+    layer.register_full_backward_hook(lambda *_: seen.append(layer.training))
+    training_step(Contender("layer", layer.eval(), (x,)))()
+    assert (seen, x.grad, layer.weight.grad) == ([True], None, None)
+
+
+def test_functions_are_timed_and_nothing_else():
+    calls = []
+    case = Case("suite", "title", [Contender("f", lambda: calls.append(torch.is_grad_enabled()))])
+    (found,) = measure(case, QUICK).contenders
+    assert calls == [True, True]
+    assert (list(found.seconds), found.memory, found.counts) == (["forward"], {}, {})
+
+
+def test_networks_are_measured():
+    for case in SUITES["models"](QUICK):
+        for c in measure(case, QUICK).contenders:
+            assert set(c.seconds) == set(c.memory) == {"forward", "training"}
+            assert c.memory["training"] > c.memory["forward"] > 0
+            assert c.counts["kernels"] > c.counts["copies"]
+            assert c.counts["synchronizations"] == 0
+        assert case["plain"].counts["kernels"] < 100
+
+
+def test_growth():
+    growth = next(_layers.growths(QUICK))
+    assert list(growth.cases) == [16, 32]
+    curves = [curve for curve in growth.curves() if curve.unit == "MiB"]
+    assert [curve.name for curve in curves] == ["plain", "pyramid, k = 1", "dense, k = 1"]
+    for curve in curves:
+        assert curve.exponent == pytest.approx(2, abs=0.1)  # memory is deterministic
+
+
+@given(st.floats(-1, 4), st.floats(1e-6, 1e6), st.lists(st.integers(1, 999), min_size=2, max_size=6, unique=True))
+def test_exponents_of_power_laws(power, factor, sizes):
+    assert exponent(sizes, [factor * n**power for n in sizes]) == pytest.approx(power, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_contenders_are_compared_with_the_compiled_baseline():
+    settings = dataclasses.replace(QUICK, compile=True)
+    shape = _layers.Shape(1, 2, 8, 2)
+    case = measure(_layers.correlation(settings, shape, (1,)), settings)
+    names = ["plain", "pyramid, k = 1", "dense, k = 1", "paper, k = 1"]
+    assert [c.name for c in case.contenders] == names + [f"{name}, compiled" for name in names]
+    assert case.baseline(case["plain, compiled"]).name == "plain"
+    assert case["dense, k = 1, compiled"].baseline == "plain, compiled"
+    assert case["dense, k = 1, compiled"].rival == "paper, k = 1, compiled"
+    assert case["dense, k = 1, compiled"].counts == {}
+    pooled = measure(_layers.scale_pooling(settings, shape), settings)
+    assert pooled["dense, compiled"].baseline == "plain: mean over one tensor, compiled"
+
+
+# --- tables, JSON and figures ----------------------------------------------------------------------------------------
+
+
+def example() -> Case:
+    def measured(name: str, forward: list[float], training: list[float], mib: int, **more: Any) -> Contender:
+        memory = {"forward": 2**20, "training": mib * 2**20}
+        return Contender(name, None, seconds={"forward": forward, "training": training}, memory=memory, **more)
+
+    counts = {"kernels": 7, "copies": 2, "synchronizations": 0}
+    contenders = [
+        measured("plain", [1.0, 2.0, 4.0], [2.0, 2.0, 2.0], 1),
+        measured("dense", [3.0, 8.0, 8.0], [4.0, 6.0, 10.0], 3, limit=4.0, rival="paper", counts=counts),
+        measured("paper", [6.0, 16.0, 16.0], [8.0, 6.0, 10.0], 6, limit=4.0, folded=3.5),
+    ]
+    return Case("layers", "a layer", contenders)
+
+
+def grown() -> Growth:
+    def case(n: int) -> Case:
+        return Case("", "", [Contender("dense", None, seconds={"training": [n]}, memory={"training": 5 * 2**20})])
+
+    return Growth("a layer", "levels", {n: case(n) for n in (1, 2, 4)})
+
+
+def test_the_table_has_medians_over_rounds():
+    lines = str(example()).splitlines()
+    assert lines[0] == "layers: a layer"
+    head = "limit  forward, ms  ratio  quartiles  training, ms  ratio  quartiles  MiB  ratio  kernels  copies  waits"
+    assert lines[1].split() == head.split()
+    assert set(lines[2]) == {"-"}
+    assert " ".join(lines[3].split()) == "plain 2000 1.00 2000 1.00 1.0 1.00"
+    assert " ".join(lines[4].split()) == "dense 4.00 8000 3.00 [2.50, 3.50] 6000 3.00 [2.50, 4.00] 3.0 3.00 7 2 0"
+    assert "4.00 (3.50)" in lines[5]
+    assert lines[4].index("3.00") + 4 == lines[1].index("ratio") + 5  # numbers end where their head ends
+    assert lines[6] == "dense against paper, forward: 2.00 times as fast, 1.00 of the memory"
+    assert lines[7] == "dense against paper, training: 1.00 times as fast, 0.50 of the memory"
+
+
+def test_the_table_of_growth():
+    lines = [" ".join(line.split()) for line in str(grown()).splitlines()]
+    assert lines[:2] == ["growth with levels: a layer", "levels 1 2 4 exponent"]
+    assert lines[3:] == ["dense, ms 1000 2000 4000 1.00", "dense, MiB 5 5 5 0.00"]
+
+
+def test_json_has_the_ratios():
+    dense = json.loads(json.dumps(example().to_json(), allow_nan=False))["contenders"][1]
+    assert dense["ratios"]["training"] == [2.5, 3.0, 4.0]
+    assert dense["memory_ratios"]["training"] == 3.0
+    assert json.loads(json.dumps(grown().to_json()))["curves"][0]["exponent"] == pytest.approx(1)
+
+
+def test_the_figure(tmp_path):
+    pytest.importorskip("matplotlib")
+    figure = plot([example()], [grown()], "a machine", str(tmp_path / "cost.svg"))
+    assert (tmp_path / "cost.svg").read_text().startswith("<?xml")
+    bars, empty, time, memory = figure.axes
+    assert not empty.axison
+    np.testing.assert_allclose(sorted(patch.get_width() for patch in bars.patches), [3.0, 3.0, 4.0, 6.0])
+    marks = [line.get_xdata()[0] for line in bars.lines if line.get_color() == "black"]
+    assert {4.0, 3.5} <= set(marks)
+    np.testing.assert_allclose(time.lines[0].get_ydata(), [1e3, 2e3, 4e3])
+    np.testing.assert_allclose(memory.lines[0].get_ydata(), [5] * 3)

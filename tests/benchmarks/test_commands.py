@@ -1,0 +1,112 @@
+"""python -m benchmarks: tables and files hold what was measured, errors are one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.__main__ import NAMES, main, parse
+from benchmarks._case import Case, Contender
+from benchmarks._growth import grow
+from benchmarks.cost import GROWTH, SUITES
+from scalespaces.train._evaluate import METHODS
+
+pytest.importorskip("matplotlib")
+
+
+def small_case(settings, side=8):
+    image = settings.tensor(1, 2, side, side)
+    contenders = [Contender(n, settings.module(nn.Conv2d(2, 2, 3)), (image,), limit=1.0) for n in ("plain", "pyramid")]
+    return Case("layers", f"{settings.dtype}, {torch.get_num_threads()} threads", contenders)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Suites of one small case each."""
+    for name in SUITES:
+        monkeypatch.setitem(SUITES, name, lambda settings: iter([small_case(settings)]))
+    for name in GROWTH:
+        monkeypatch.setitem(
+            GROWTH, name, lambda s: iter([grow("small", "side", (8, 16), lambda n: small_case(s, n), s)])
+        )
+
+
+def test_files_hold_what_the_tables_show(small, tmp_path, capsys):
+    path, figure = tmp_path / "a" / "cost.json", tmp_path / "b" / "cost.png"
+    before = torch.get_num_threads()
+    options = "--quick --growth --suite models layers models --threads 2 --runs 3 --dtype float64"
+    assert main(["cost", *options.split(), "--json", str(path), "--plot", str(figure)]) == 0
+    assert torch.get_num_threads() == before
+    out, err = capsys.readouterr()
+    document = json.loads(path.read_text())
+    first, second, *growths = document["results"]
+    assert first["title"] == second["title"] == "float64, 2 threads"
+    assert all(len(times) == 3 for row in first["contenders"] for times in row["seconds"].values())
+    assert out.count("layers: float64, 2 threads") == 2
+    assert [growth["values"] for growth in growths] == [[8, 16]] * 2
+    assert out.count("growth with side: small") == 2
+    assert document["environment"]["threads"] == 2
+    assert document["options"]["dtype"] == "float64"
+    assert "2 threads, torch" in out.splitlines()[0]
+    assert "models: float64, 2 threads ..." in err
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["cost.json", "cost.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "others"], "invalid choice: 'others'"),
+        (["--runs", "0"], "expected a whole number of at least 1, got '0'"),
+        (
+            ["--dtype", "bfloat16"],
+            "OpenCV filters float32 and float64, got --dtype bfloat16; use --suite",
+        ),
+        (["--suite", "lift", "data", "--growth"], "--growth is measured in the suites layers and models"),
+        (["--suite", "layers", "--json", "."], "'.' is a folder; name a file in it"),
+        (["--suite", "layers", "--plot", "figure.docx"], "matplotlib writes"),
+        (["--device", "cuda"], "--device cuda needs a GPU that PyTorch can use"),
+    ],
+)
+def test_bad_arguments(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    try:
+        code = main(["cost", *arguments])
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_benchmark_is_listed_and_has_defaults():
+    command = [sys.executable, "-m", "benchmarks", "--help"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2]).stdout
+    for name in NAMES:
+        assert f"\n    {name}" in out
+        assert parse([name, "file.json"] if name == "results" else [name]).threads is None
+
+
+def test_laws_of_semigroups(capsys):
+    assert main(["semigroups", "--size", "32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    exact = next(line.split(" | ") for line in lines if "cascade | 0.25" in line)
+    assert all(float(cell.strip(" |")) < 1e-12 for cell in exact[2:])
+    assert sum(line.startswith("| ") for line in lines) == 1 + 3 * 6
+
+
+def test_results_of_several_seeds(tmp_path, capsys):
+    method = next(name for name, label in METHODS.items() if not label)
+    files = []
+    for seed, accuracy in enumerate((0.5, 0.7)):
+        rows = [{"model": "CNN", "method": method, "scale": 2.0, "metrics": {"accuracy": accuracy}, "cost": 1.0}]
+        files.append(tmp_path / f"{seed}.json")
+        files[-1].write_text(json.dumps({"results": rows}))
+    assert main(["results", *map(str, files)]) == 0
+    assert "| CNN | 60.0 ± 14.1 | 1.0x |" in capsys.readouterr().out
