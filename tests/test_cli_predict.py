@@ -315,7 +315,7 @@ def test_an_interrupt_leaves_no_table(model, images, tmp_path, capsys, monkeypat
         yield images / "a.jpg", torch.tensor([0.5, 0.5])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scalespaces.cli._predict.predict_classes", interrupted)
+    monkeypatch.setattr("scalespaces.train._predict.predict_classes", interrupted)
     out = tmp_path / "new" / "table.csv"
     assert main(["predict", str(tmp_path / "model.safetensors"), str(images), "--out", str(out)]) == 130
     assert tree(out.parent) == []

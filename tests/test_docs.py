@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalespaces.cli import build_parser
+from scalespaces.cli import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -79,8 +79,8 @@ def wrong_commands(text: str) -> Iterator[str]:
     for command in re.findall(r"(?:^ *|`)scalespaces ([a-z][^`\n#]*)", text, re.MULTILINE):
         words = [word for word in shlex.split(command) if word != "--help"]
         try:
-            build_parser().parse_args(words)
-        except SystemExit:
+            parse(words)
+        except (SystemExit, ValueError, OSError):
             yield f"no such command: scalespaces {command.strip()}"
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:^ *|`)make ([a-z-]+)", text, re.MULTILINE):

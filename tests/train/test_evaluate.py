@@ -405,7 +405,7 @@ def test_the_command(folder, tmp_path, capsys):
 
 
 def test_images_may_be_resized_instead(folder, capsys):
-    assert run(folder, "--split", "test_1", "--scales", 0.125, 1, 2, "--limit", 10, "--metric", "nll") == 0
+    assert run(folder, "--splits", "test_1", "--scales", 0.125, 1, 2, "--limit", 10, "--metric", "nll") == 0
     out = capsys.readouterr().out
     assert "nll " in out
     assert "- levels, test_1: at scale 0.125, images of 24 x 24 pixels are 3 x 3" in out

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from scalespaces import data
-from scalespaces.cli._arguments import Help, positive, seed
+from scalespaces.cli._arguments import Help, Parser, positive, seed
 from scalespaces.data import _make as make
 from scalespaces.data._fetch import BY_HAND, REMOTES
 from scalespaces.data._make import refuse_existing
 from scalespaces.data._pcam import repack
 
 
-def add(commands: Any) -> None:
-    """Add the parser."""
-    parser = commands.add_parser(
-        "data",
-        help="download, make and check datasets",
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = Parser(
+        prog="scalespaces data",
         description="Download, make and check datasets (extra train).",
     )
     parser.set_defaults(run=lambda _: parser.print_help())
@@ -28,6 +27,7 @@ def add(commands: Any) -> None:
     _add_data_make(tasks)
     _add_data_check(tasks)
     _add_data_repack(tasks)
+    return parser.parse_args(words)
 
 
 def _add_data_fetch(tasks: Any) -> None:

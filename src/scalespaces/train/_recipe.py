@@ -208,10 +208,10 @@ _FREE = {"data.workers", "data.table"} | {
 }
 
 
-def parser(prog: str | None = None, **options: Any) -> Any:
+def recipe_parser(**options: Any) -> Any:
     """The parser of recipes: an option for every key."""
     json_arguments = require("jsonargparse", "train")
-    made = json_arguments.ArgumentParser(prog=prog, exit_on_error=False, env_prefix=False, **options)
+    made = json_arguments.ArgumentParser(exit_on_error=False, env_prefix=False, allow_abbrev=False, **options)
     made.add_argument("--recipe", action=json_arguments.ActionConfigFile, help="YAML file with these keys")
     made.add_class_arguments(Recipe, None, fail_untyped=True)
     return made
@@ -227,7 +227,7 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
     Raises:
         ValueError: for a key that is not known, a value of the wrong type, and one that is missing, by its name.
     """
-    return parse_recipe(parser(), path, overrides)[0]
+    return parse_recipe(recipe_parser(), path, overrides)[0]
 
 
 def parse_recipe(made: Any, path: str | Path | None, argv: Sequence[str]) -> tuple[Recipe, Any]:
