@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scalespaces.plotting import plot_over_scales
-from scalespaces.train._evaluate import METHODS
+from scalespaces.train._evaluation import METHODS
 
 Point = tuple[str, float]
 
