@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command import fails
+from pictures import noise, save_picture
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -21,6 +22,7 @@ from scalespaces.data._make import make_cityscapes
 from scalespaces.data._pixels import read_mask, read_pixels
 from scalespaces.functional import scale_pool
 from scalespaces.models import Card
+from scalespaces.models._source import build
 from scalespaces.train._palette import CITYSCAPES, palette
 from scalespaces.train._predict import device_called, predict_mask
 
@@ -28,25 +30,9 @@ image_module = pytest.importorskip("PIL.Image")
 pytest.importorskip("safetensors")
 
 
-def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def save(path: Path, pixels: Any, **options: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image_module.fromarray(pixels).save(path, **options)
-    return path
-
-
 def classifier(path: Path, **arguments: Any) -> Any:
-    small: dict[str, Any] = {
-        "growth": (3, 3),
-        "num_layers": 1,
-        "lift": {"num_levels": 2},
-        "filter_levels": 2,
-        "init": "he",
-    }
-    model: Any = scalespaces.models.create_model("s_densenet", **{**small, **arguments})
+    small: dict[str, Any] = {"growth": (3, 3), "num_layers": 1, "filter_levels": 2, "init": "he"}
+    model: Any = scalespaces.models.create_model("s_densenet", lift={"num_levels": 2}, **small, **arguments)
     nn.init.normal_(model.linear.weight, std=3)
     channels = arguments.get("in_channels", 3)
     model.card = Card(["normal", "tumor"], [0.5] * channels, [0.25] * channels)
@@ -54,9 +40,9 @@ def classifier(path: Path, **arguments: Any) -> Any:
     return model.eval()
 
 
-def segmenter(path: Path, classes: Any = ("sky", "road", "mill"), **arguments: Any) -> Any:
-    small: dict[str, Any] = {"width": 3, "lift": {"num_levels": 2}, "init": "he", "num_classes": len(classes)}
-    model: Any = scalespaces.models.create_model("s_resnet", **{**small, **arguments})
+def segmenter(path: Path, classes: Any = ("sky", "road", "mill")) -> Any:
+    small: dict[str, Any] = {"width": 3, "init": "he", "num_classes": len(classes)}
+    model: Any = scalespaces.models.create_model("s_resnet", lift={"num_levels": 2}, **small)
     nn.init.normal_(model.classifier.weight, std=1)
     model.card = Card(classes, [0.5] * 3, [0.25] * 3)
     scalespaces.models.save(model, path)
@@ -80,12 +66,12 @@ def model(tmp_path):
 def images(tmp_path):
     """Files of every kind, of some sizes, in folders."""
     folder = tmp_path / "images"
-    save(folder / "b.png", noise(20, 24, 1))
-    save(folder / "a.jpg", noise(20, 24, 2), quality=95)
-    save(folder / "deep" / "c.tif", noise(31, 17, 3))
-    save(folder / "deep" / "er" / "d.JPEG", noise(20, 24, 4))
-    save(folder / "deep" / "e.tiff", noise(31, 17, 5), compression="tiff_lzw")
-    save(folder / ".hidden.png", noise(4, 4))
+    save_picture(folder / "b.png", noise(20, 24, 1))
+    save_picture(folder / "a.jpg", noise(20, 24, 2), quality=95)
+    save_picture(folder / "deep" / "c.tif", noise(31, 17, 3))
+    save_picture(folder / "deep" / "er" / "d.JPEG", noise(20, 24, 4))
+    save_picture(folder / "deep" / "e.tiff", noise(31, 17, 5), compression="tiff_lzw")
+    save_picture(folder / ".hidden.png", noise(4, 4))
     (folder / "notes.txt").write_text("no image")
     return folder
 
@@ -136,7 +122,7 @@ def test_grey_networks_see_gray(tmp_path):
     file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
     made = classifier(file, in_channels=1)
     deep = np.random.default_rng(0).integers(0, 65536, (20, 20), dtype=np.uint16)
-    pictures = [save(tmp_path / "color.png", noise(20, 20)), save(tmp_path / "deep.png", deep)]
+    pictures = [save_picture(tmp_path / "color.png", noise(20, 20)), save_picture(tmp_path / "deep.png", deep)]
     assert main(["predict", str(file), *map(str, reversed(pictures)), str(pictures[1]), "--out", str(out)]) == 0
     assert [row["file"] for row in rows(out)] == [picture.as_posix() for picture in pictures]  # sorted, each once
     gray = np.array(image_module.fromarray(noise(20, 20)).convert("L")) / 255
@@ -146,16 +132,8 @@ def test_grey_networks_see_gray(tmp_path):
         assert_close(torch.tensor(float(row["tumor"])), expected[1], rtol=1e-4, atol=1e-6)
 
 
-def plain() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3))
-
-
 def test_converted_networks(tmp_path, images, capsys, monkeypatch):
     file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
-    converted: Any = scalespaces.convert(plain(), {"num_levels": 2}).eval()
-    scalespaces.models.save(converted, file)
-    arguments = ["predict", str(file), str(images / "b.png"), "--out", str(out)]
-    assert "give that model" in fails(capsys, *arguments)
     (tmp_path / "my_net.py").write_text(
         "from torch import nn\n"
         "def make():\n"
@@ -164,6 +142,10 @@ def test_converted_networks(tmp_path, images, capsys, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    converted: Any = scalespaces.convert(build("my_net:make"), {"num_levels": 2}).eval()
+    scalespaces.models.save(converted, file)
+    arguments = ["predict", str(file), str(images / "b.png"), "--out", str(out)]
+    assert "give that model" in fails(capsys, *arguments)
     assert main([*arguments, "--model", "my_net:make"]) == 0
     with torch.no_grad():
         expected = converted(to_unit(read_pixels(images / "b.png"))[None])[0].softmax(0)
@@ -213,7 +195,7 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
 def test_windows(tmp_path):
     file, out = tmp_path / "model.safetensors", tmp_path / "masks"
     made = segmenter(file)
-    picture = save(tmp_path / "large.png", noise(150, 210))
+    picture = save_picture(tmp_path / "large.png", noise(150, 210))
     arguments = ["predict", str(file), str(picture), "--out", str(out), "--probabilities", "--batch", "3"]
     assert main([*arguments, "--tile", "80", "--overlap", "32"]) == 0
     found = torch.from_numpy(np.load(out / "large.npy"))
@@ -248,17 +230,15 @@ def test_other_classes_have_different_colors(number):
 def test_what_is_there_is_not_overwritten_unasked(model, images, tmp_path, capsys):
     file, out = str(tmp_path / "model.safetensors"), tmp_path / "table.csv"
     out.write_text("mine")
-    arguments = ["predict", file, str(images), "--out", str(out)]
-    assert "exists; use --force" in fails(capsys, *arguments)
+    arguments = ["predict", file, str(images), "--out"]
+    assert "exists; use --force" in fails(capsys, *arguments, str(out))
     assert out.read_text() == "mine"
-    assert main([*arguments, "--force"]) == 0
+    assert main([*arguments, str(out), "--force"]) == 0
     assert out.read_text().startswith("file,")
     capsys.readouterr()
-    assert "change --out" in fails(capsys, "predict", file, str(images), "--out", str(images / "a.jpg"), "--force")
-    assert "change --out" in fails(capsys, "predict", file, str(images), "--out", file, "--force")
-    assert "is a folder; name a file in it" in fails(
-        capsys, "predict", file, str(images), "--out", str(images), "--force"
-    )
+    for wrong in (images / "a.jpg", file):
+        assert "change --out" in fails(capsys, *arguments, str(wrong), "--force")
+    assert "is a folder; name a file in it" in fails(capsys, *arguments, str(images), "--force")
 
 
 def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
@@ -274,7 +254,7 @@ def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
     before = {name: (images / name).read_bytes() for name in tree(images)}
     assert "b.png' would be overwritten" in fails(capsys, "predict", file, str(images), "--out", str(images), "--force")
     assert "is a file" in fails(capsys, "predict", file, str(images), "--out", file, "--force")
-    save(images / "a.png", noise(20, 20))
+    save_picture(images / "a.png", noise(20, 20))
     assert "would both be written as" in fails(capsys, "predict", file, str(images), "--out", str(tmp_path / "other"))
     (images / "a.png").unlink()
     assert not (tmp_path / "other").exists()
@@ -285,7 +265,7 @@ def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
 def test_images_that_cannot_be_used(kind, images, tmp_path, capsys):
     file, out = str(tmp_path / "model.safetensors"), tmp_path / "out"
     kind(tmp_path / "model.safetensors")
-    small, text = save(images / "small.png", noise(2, 40)), images / "text.png"
+    small, text = save_picture(images / "small.png", noise(2, 40)), images / "text.png"
     arguments = ["predict", file, str(images), "--out", str(out)]
     said = fails(capsys, *arguments)
     assert f"the network cannot answer for '{small}', 40 x 2 pixels: " in said
@@ -296,7 +276,7 @@ def test_images_that_cannot_be_used(kind, images, tmp_path, capsys):
     assert not out.is_file()  # no table, no legend, nothing half-written
     assert all(name.endswith(".png") and not name.startswith(".") for name in tree(out))
 
-    save(images / "small.png", noise(2, 40))
+    save_picture(images / "small.png", noise(2, 40))
     assert main([*arguments, "--skip-errors", "--force"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("left out: ") == 2

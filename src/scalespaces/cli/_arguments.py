@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any, NoReturn
 
 
@@ -34,24 +35,15 @@ def add_source(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> Non
     )
 
 
-def positive(text: str) -> int:
-    return _whole(text, 1)
-
-
-def natural(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _whole(text: str, low: int) -> int:
-    if not text.strip().isdecimal() or int(text) < low:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least {low}, got {text!r}")
+def _whole(rule: str, allowed: range, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) not in allowed:
+        raise argparse.ArgumentTypeError(f"expected a whole number {rule}, got {text!r}")
     return int(text)
 
 
-def seed(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to 2**63 - 1, got {text!r}")
-    return int(text)
+positive = partial(_whole, "of at least 1", range(1, 2**63))
+natural = partial(_whole, "of at least 0", range(2**63))
+seed = partial(_whole, "from 0 to 2**63 - 1", range(2**63))
 
 
 def sampling(text: str) -> str | float:

@@ -29,6 +29,9 @@ from scalespaces.train import _predict as predict
 from scalespaces.train._levels import LevelPool
 from scalespaces.train._palette import Color, palette
 
+Skipped = dict[str, str] | None
+"""Files that cannot be used and the reasons; None if they are errors."""
+
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments."""
@@ -72,16 +75,13 @@ def _run(args: argparse.Namespace) -> None:
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         refuse_existing([out], args.force)
     source = None if args.model is None else build(args.model)
-    model: nn.Module = models.load(args.file, source, device=predict.device_called(args.device))
+    model = models.load(args.file, source, device=predict.device_called(args.device))
     classes, pixels = predict.describe_answers(model)
-    skipped: dict[str, str] = {}
-    if pixels:
-        _write_masks(args, model, classes, files, skipped)
-    else:
-        _write_table(args, model, classes, files, skipped)
-    for reason in skipped.values():
-        print(f"left out: {reason}", file=sys.stderr)
+    skipped: Skipped = {} if args.skip_errors else None
+    write = _write_masks if pixels else _write_table
+    write(args, model, classes, files, skipped)
     if skipped:
+        print("\n".join(f"left out: {reason}" for reason in skipped.values()), file=sys.stderr)
         print(f"left out {len(skipped)} of {len(files)} images", file=sys.stderr)
 
 
@@ -109,23 +109,21 @@ def _refuse_sources(args: argparse.Namespace, files: Iterable[Path], written: It
             raise ValueError(f"{str(path)!r} would be overwritten, and is an input of the prediction; change --out")
 
 
-def _check_any(done: int, skipped: dict[str, str]) -> None:
-    if not done:
+def _check_any(done: int, skipped: Skipped) -> None:
+    if skipped and not done:
         raise ValueError(f"none of {len(skipped)} images can be used; the first: {next(iter(skipped.values()))}")
 
 
 def _write_table(
-    args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: dict[str, str]
+    args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: Skipped
 ) -> None:
     for option in ("overlay", "probabilities", "tile", "overlap"):
         if getattr(args, option):
             raise ValueError(f"--{option} is for networks that answer for every pixel, and this one classifies images")
     _refuse_sources(args, files, [Path(args.out)])
     counts: Counter[str] = Counter()
-    options = {"batch": args.batch, "pool": args.pool, "size": args.size}
-    found = predict.predict_classes(
-        model, progress(files, "predicting"), **options, skipped=skipped if args.skip_errors else None
-    )
+    options = {"batch": args.batch, "pool": args.pool, "size": args.size, "skipped": skipped}
+    found = predict.predict_classes(model, progress(files, "predicting"), **options)
     with replacing(args.out) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["file", "predicted", *classes])
@@ -140,7 +138,7 @@ def _write_table(
 
 
 def _write_masks(
-    args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: dict[str, str]
+    args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: Skipped
 ) -> None:
     if args.size is not None:
         raise ValueError("--size is for classification: masks are as large as their images")
@@ -164,19 +162,14 @@ def _write_masks(
     _refuse_sources(args, files, [*taken, out / "legend.json"])
     images: dict[str, Any] = {}
     for file in progress(files, "predicting"):
-        try:
+        with predict.skipping([file], skipped):
             mask = _write_mask(args, model, file, targets[file], colors)
-        except ValueError as error:
-            if not args.skip_errors:
-                raise
-            skipped[str(file)] = str(error)
-            continue
-        shares = (mask.flatten().bincount(minlength=len(colors)) / mask.numel()).tolist()
-        images[file.as_posix()] = {
-            "mask": targets[file]["mask"].relative_to(out).as_posix(),
-            "size": [mask.shape[1], mask.shape[0]],
-            "share": dict(zip(classes, shares, strict=True)),
-        }
+            shares = (mask.flatten().bincount(minlength=len(colors)) / mask.numel()).tolist()
+            images[file.as_posix()] = {
+                "mask": targets[file]["mask"].relative_to(out).as_posix(),
+                "size": [mask.shape[1], mask.shape[0]],
+                "share": dict(zip(classes, shares, strict=True)),
+            }
     _check_any(len(images), skipped)
     legend = {
         "scalespaces": scalespaces.__version__,

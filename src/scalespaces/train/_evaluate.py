@@ -130,9 +130,7 @@ def evaluate(
         for network in networks.values():
             stack.enter_context(evaluating(network.to(where)))
         stack.enter_context(torch.inference_mode())
-        for name, network in networks.items():
-            _check_channels(name, network, parts)
-        names = _class_names(networks, classes, dense)
+        names = _class_names(networks, parts, classes, dense)
         methods: dict[str, dict[str, Method]] = {}
         for name, network in networks.items():
             one = num_levels(network) == 1
@@ -197,22 +195,18 @@ def _part(name: str, dataset: ImageDataset, limit: int | None) -> Part:
     return Part(dataset, [i * available // number for i in range(number)])
 
 
-def _check_channels(name: str, network: nn.Module, parts: Mapping[str, Part]) -> None:
-    channels = channels_of(network)
-    for split, part in parts.items():
-        found = len(part[0][0])
-        if found != channels:
-            raise ValueError(f"{name!r} takes images of {channels} channels, and those of {split!r} have {found}")
-
-
 def _class_names(
-    networks: Mapping[str, nn.Module], classes: int | Sequence[str] | None, dense: bool
+    networks: Mapping[str, nn.Module], parts: Mapping[str, Part], classes: int | Sequence[str] | None, dense: bool
 ) -> tuple[str, ...]:
-    """The names of the classes, if networks and data agree on them."""
+    """The names of the classes, if networks and data agree on them, and on the channels of images."""
     given = () if classes is None or isinstance(classes, int) else tuple(classes)
     number = classes if isinstance(classes, int) else len(given) or None
     names = given
     for name, network in networks.items():
+        channels = channels_of(network)
+        for split, part in parts.items():
+            if (found := len(part[0][0])) != channels:
+                raise ValueError(f"{name!r} takes images of {channels} channels, and those of {split!r} have {found}")
         own, of_pixels = describe_answers(network)
         if of_pixels != dense:
             kinds = ("images as a whole", "every pixel")

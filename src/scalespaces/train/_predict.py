@@ -102,20 +102,16 @@ def predict_classes(
     """The probabilities ``(classes,)`` of each image, file by file, in their order, on the CPU.
 
     Images may differ in size. They are read until there are ``batch`` of them or four million pixels; then those of
-    equal size are seen at once.
+    equal size are seen at once. They become gray or RGB, whichever the network takes.
 
     Args:
-        model: from images to logits, in evaluation mode; with 1 or 3 channels, for which images become gray or RGB.
-        files: images of any format that Pillow reads.
-        batch: number of images seen at once.
-        pool: how levels are combined, see :func:`~scalespaces.train._levels.answer`.
-        size: height and width that all images are resized to first, as for training; by default they are not.
+        model, files, batch, pool, size: as in :func:`predict`; the model is in evaluation mode.
         skipped: if given, files that cannot be used are added to it, each with the reason; otherwise they are errors.
     """
     check_integer("batch", batch, 1)
     waiting: list[tuple[File, Tensor]] = []
     for file in files:
-        with _skipping([file], skipped):
+        with skipping([file], skipped):
             waiting.append((file, to_input(model, read_channels(file, channels_of(model), size))))
         if len(waiting) == batch or sum(image[0].numel() for _, image in waiting) >= WHOLE:
             yield from _classes(model, waiting, pool, skipped)
@@ -131,11 +127,11 @@ def _classes(
     found: dict[int, Tensor] = {}
     for group in same_shape(images):
         first = group[0]
-        with _skipping([files[i] for i in group], skipped), named(files[first], images[first]):
+        with skipping([files[i] for i in group], skipped), named(files[first], images[first]):
             some = _probabilities(model, torch.stack([images[i] for i in group]), pool, False).cpu()
             found |= dict(zip(group, some, strict=True))
     for i in sorted(found):
-        with _skipping([files[i]], skipped), named(files[i], images[i]):
+        with skipping([files[i]], skipped), named(files[i], images[i]):
             yield files[i], check_finite(found[i])
 
 
@@ -319,11 +315,9 @@ def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
         >>> describe_answers(scalespaces.models.create_model("resnet", num_classes=2).eval())
         (('0', '1'), True)
     """
-    # Find an image size that the network takes.
-    channels, side, found = channels_of(model), 32, None
-    if isinstance(model, ScaleNetwork):
-        side = max(side, model.smallest_side)
-    while found is None:
+    channels, found = channels_of(model), None
+    side = max(32, model.smallest_side if isinstance(model, ScaleNetwork) else 0)
+    while found is None:  # until it takes images of this size
         image = to_input(model, torch.zeros(1, channels, side, side))
         try:
             with warnings.catch_warnings(action="ignore"):  # about levels with few samples
@@ -380,7 +374,7 @@ def named(file: File, image: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def _skipping(files: Iterable[File], skipped: dict[str, str] | None) -> Iterator[None]:
+def skipping(files: Iterable[File], skipped: dict[str, str] | None) -> Iterator[None]:
     """Note the error of these files in ``skipped``, if there is such a dictionary."""
     try:
         yield

@@ -123,8 +123,8 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
         if options.source is not None:
             source = build(options.source, options.arguments)
             # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
-            names = {key: str(value) for key, value in options.convert.items() if key in ("pool_before", "features")}
-            said = options.convert | names
+            numbers = {key: value for key, value in options.convert.items() if isinstance(value, int)}
+            said = options.convert | {key: str(numbers[key]) for key in numbers.keys() & {"pool_before", "features"}}
             network = convert(source, options.lift, **said) if options.file is None else load(options.file, source)
         elif options.file is not None:
             network = load(options.file)

@@ -19,8 +19,7 @@ How = Literal["mean", "select"]
 def rescale_batch(images: Tensor, scale: float) -> Tensor:
     """Resize whole images by a factor: bicubic, antialiased where they shrink, clamped to the range of each image.
 
-    Sides of n pixels get ``round(n * scale)``, at least 1. If that changes neither, the images are returned as they
-    are.
+    Sides of n pixels get ``round(n * scale)``, at least 1. If neither changes, the images are returned as they are.
 
     Shape:
         - images: :math:`(B, C, H, W)`, floating point
@@ -45,11 +44,6 @@ class TooSmallError(ValueError):
 
 def at_scale(model: Callable[[Tensor], Tensor], images: Tensor, scale: float) -> Tensor:
     """The log-probabilities of a network for resized images; those of pixels are resized back.
-
-    Args:
-        model: from images to logits, ``(B, classes)`` or ``(B, classes, H, W)``.
-        images: ``(B, C, H, W)``.
-        scale: the factor, see :func:`rescale_batch`.
 
     Raises:
         TooSmallError: If the resized images are too small for the network.
