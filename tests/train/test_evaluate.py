@@ -13,6 +13,7 @@ from command import fails
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from scalespaces.cli import main
 from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, to_unit
@@ -157,26 +158,19 @@ def test_other_names_have_scale_one(name):
 
 
 def test_the_limit_is_spread_evenly(digit_set):
-    found = evaluate(network(), digit_set, limit=10)
     spread = ArrayImages(digit_set.images[::4], digit_set.labels[::4])
-    model = network().eval()
-    expected = loop(lambda x: model(x).softmax(1), spread, 1, ClassificationMetrics(10))
-    assert flat(found.rows[0].metrics) == pytest.approx(flat(expected), abs=1e-4)
-    assert found.rows[0].images == 10
-    assert evaluate(network(), digit_set, limit=1000).rows[0].images == 40
+    some = {limit: evaluate(network(), digit_set, limit=limit).rows[0] for limit in (10, 1000)}
+    assert some[10].metrics == evaluate(network(), spread).rows[0].metrics
+    assert [row.images for row in some.values()] == [10, 40]
 
 
 def test_the_network_is_as_it_was(digit_set):
-    model = network().train()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    evaluate(model, digit_set, limit=4)
-    assert model.training
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_double_precision(digit_set):
-    found = evaluate({"a": network(), "b": network().double()}, digit_set, scales=[0.7])
-    assert flat(found.rows[0].metrics) == pytest.approx(flat(found.rows[1].metrics), abs=1e-3)
+    models = {"float": network().train(), "double": network().double()}
+    before = {name: tensor.clone() for name, tensor in models["float"].state_dict().items()}
+    one, other = evaluate(models, digit_set, scales=[0.7]).rows
+    assert flat(one.metrics) == pytest.approx(flat(other.metrics), abs=1e-3)
+    assert models["float"].training
+    assert_close(dict(models["float"].state_dict()), before, rtol=0, atol=0)
 
 
 @pytest.mark.slow
@@ -335,10 +329,8 @@ def test_the_picture(tmp_path):
     np.testing.assert_array_equal(a.get_ydata(), [np.nan, 0.75])
     np.testing.assert_array_equal(b.get_ydata(), [0.5, 0.25])
     many = {str(n): [(1, n)] for n in range(25)}
-    drawn = {
-        (line.get_color(), line.get_marker(), line.get_linestyle()) for line in plot_over_scales(many).axes[0].lines
-    }
-    assert len(drawn) == 25
+    lines: Any = plot_over_scales(many).axes[0].lines
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 25
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_over_scales({"a": []})
     with pytest.raises(ValueError, match="scales are above 0"):
@@ -382,10 +374,9 @@ def test_the_command(folder, tmp_path, capsys):
     document = json.loads(files["json"].read_text(), parse_constant=pytest.fail)
     assert len(document["results"]) == 12
     assert {row["images"] for row in document["results"]} == {30}
-    model, data = leveled(1).eval(), read_idx_images(folder / "data", "test_2")
-    expected = loop(lambda x: answer(model, x, "max").softmax(1), data, 1, ClassificationMetrics(10))
+    expected = evaluate(leveled(1), read_idx_images(folder / "data", "test_2"), pool="max").rows[0].metrics
     last = next(row for row in document["results"] if (row["model"], row["split"]) == ("B", "test_2"))
-    assert flat(last["metrics"]) == pytest.approx(flat(expected), abs=1e-4)
+    assert last["metrics"] == expected
     assert document["settings"]["files"]["B"] == str(folder / "levels.safetensors")
     assert document["settings"]["kind"] == "idx"
 
@@ -438,10 +429,8 @@ def test_segmentation(tmp_path, capsys):
     assert "average_precision  " in capsys.readouterr().out
     results = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)["results"]
     assert [(row["method"], row["scale"]) for row in results] == [(m, s) for m in ("plain", "tta") for s in (0.5, 1)]
-    data, model = Cityscapes(tmp_path / "data", "val"), load(path)
-    for row in results[:2]:
-        expected = loop(lambda x: model(x).softmax(1), data, row["scale"], SegmentationMetrics(19))
-        assert flat(row["metrics"]) == pytest.approx(flat(expected), abs=1e-4)
+    expected = evaluate(load(path), Cityscapes(tmp_path / "data", "val"), scales=[0.5, 1]).rows
+    assert [row["metrics"] for row in results[:2]] == [row.metrics for row in expected]
 
 
 def test_own_images_and_masks(tmp_path, capsys):

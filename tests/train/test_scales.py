@@ -37,16 +37,12 @@ def test_scale_one_is_the_identity():
     images = torch.rand(2, 3, 9, 7)
     assert rescale_batch(images, 1) is images
     assert rescale_batch(images, 1.01) is images  # the size stays
+    assert rescale_batch(images.bfloat16(), 0.5).dtype == torch.bfloat16
 
 
 def test_rescaling_commutes_with_normalization():
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
     assert_close(rescale_batch(images * 3 - 1, 0.6), rescale_batch(images, 0.6) * 3 - 1)
-
-
-def test_half_precision_is_kept():
-    images = torch.rand(1, 1, 8, 8).bfloat16()
-    assert rescale_batch(images, 0.5).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("scale", [0, -1, math.nan, math.inf])
@@ -204,19 +200,6 @@ def test_every_image_has_its_own_factor():
     for b in range(3):
         assert_close(found[b : b + 1], zoom(images[b : b + 1], factors[b : b + 1]))
     assert_close(found[1], images[1])
-
-
-def test_a_constant_stays_constant_under_reflection():
-    images = torch.full((2, 1, 9, 9), 0.7)
-    assert_close(zoom(images, torch.tensor([0.3, 2.2]), "reflect"), images)
-
-
-def test_shrinking_leaves_black_around_and_keeps_the_mass():
-    images = torch.zeros(1, 1, 32, 32)
-    images[..., 8:24, 8:24] = 1
-    found = zoom(images, torch.tensor([0.5]))
-    assert found[..., :11, :].max() == 0
-    assert_close(found.sum(), images.sum() / 4)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.floats(0.2, 4.0))

@@ -49,12 +49,8 @@ class Keeper(Checkpoint):
     ``model.safetensors``, after the best epoch so far. ``metrics.csv`` has a line per epoch, which is also printed. It
     survives interruptions.
 
-    Args:
-        folder: of the run.
-        monitor: selects the best epoch: the smallest loss or nll, the largest of anything else.
-        every: steps between checkpoints within an epoch.
-        network: copied, to save its weights of any moment.
-        max_steps: stop after so many steps. (Lightning's own ends an epoch twice in a resumed run.)
+    The best epoch has the smallest loss or nll, or the largest of anything else that is monitored. After ``max_steps``
+    steps, training stops. (Lightning's own ``max_steps`` ends an epoch twice in a resumed run.)
     """
 
     def __init__(
@@ -65,7 +61,7 @@ class Keeper(Checkpoint):
         self.best_epoch: int | None = None
         self.rows: list[dict[str, float]] = []
         self._headed = False
-        self._twin = copy.deepcopy(network)
+        self._twin = copy.deepcopy(network)  # gets the weights that are saved
 
     def state_dict(self) -> dict[str, Any]:
         """The best value so far, its epoch, and the lines of the table."""

@@ -19,32 +19,18 @@ METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}
 
 @dataclass(frozen=True)
 class Row:
-    """One network at one scale.
-
-    Args:
-        model: its name.
-        method: one of ``METHODS``.
-        split: the set of images.
-        resize: the factor by which they were resized.
-        scale: of the set, times ``resize``.
-        images: how many.
-        metrics: as :class:`~scalespaces.train._metrics.ClassificationMetrics` or
-            :class:`~scalespaces.train._metrics.SegmentationMetrics` compute them; None if the images were too small.
-        seconds_per_image: the median over batches.
-        cost: the same, relative to the first network of one level at this scale, or to the first one.
-        note: why there are no metrics.
-    """
+    """One network at one scale."""
 
     model: str
-    method: str
+    method: str  # one of METHODS
     split: str
-    resize: float
-    scale: float
+    resize: float  # the factor by which images were resized
+    scale: float  # of the set, times the factor
     images: int
-    metrics: dict[str, Any] | None = None
-    seconds_per_image: float | None = None
-    cost: float | None = None
-    note: str | None = None
+    metrics: dict[str, Any] | None = None  # None if the images were too small
+    seconds_per_image: float | None = None  # the median over batches
+    cost: float | None = None  # the same, relative to the first network of one level, or to the first one
+    note: str | None = None  # why there are no metrics
 
     @property
     def label(self) -> str:
@@ -58,18 +44,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All that was measured.
-
-    Args:
-        rows: one for each network, method, set and scale.
-        metric: the one that tables and plots show.
-        models: facts about the networks, by name.
-        settings: of :func:`~scalespaces.train.evaluate`.
-    """
+    """All that was measured: a row for each network, method, set and scale."""
 
     rows: Sequence[Row]
-    metric: str
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    metric: str  # the one that tables and plots show
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts about the networks
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def metrics(self) -> tuple[str, ...]:

@@ -43,11 +43,7 @@ def zoom(images: Tensor, factors: Tensor, fill: Fill = "zeros") -> Tensor:
     Pixel :math:`z` is the mean of the image around :math:`c + (z - c) / a`, weighted with a triangle two pixels wide:
     pixels of the image or of the result, whichever are larger. That is antialiased bilinear interpolation, computed as
     a product with one matrix for each axis.
-
-    Args:
-        images: ``(B, C, H, W)``, floating point.
-        factors: ``(B,)``, on the CPU.
-        fill: what lies outside of an image: ``"zeros"``, or ``"reflect"`` for its mirror image.
+    Outside of an image there are ``"zeros"``, or its mirror image (``"reflect"``).
 
     Example:
         >>> zoom(torch.ones(1, 1, 8, 8), torch.tensor([0.5])).sum()

@@ -79,10 +79,6 @@ class ClassificationMetrics(_Metrics):
 
     A metric is None if it is undefined or not finite. Scores that are NaN count as 0.
 
-    Args:
-        num_classes: number of classes.
-        class_names: their names; by default their numbers.
-
     Shape:
         - logits: :math:`(B, classes)`
         - target: :math:`(B,)`
@@ -147,8 +143,6 @@ class SegmentationMetrics(_Metrics):
     A metric is None if it is undefined. Scores that are NaN count as 0.
 
     Args:
-        num_classes: number of classes.
-        class_names: their names; by default their numbers.
         ignore_index: the number in masks of pixels that do not count.
         thresholds: number of bins.
 

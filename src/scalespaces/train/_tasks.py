@@ -28,13 +28,7 @@ class Task(pl.LightningModule):
     .. math:: L = \frac{\sum_p \sum_{i \in p} \ell_i}{\sum_p n_p}
 
     over processes :math:`p`. Dropout in batch :math:`b` of epoch :math:`e` is drawn from a generator that is a function
-    of (seed, e, b, p), so that a resumed run continues with the same numbers.
-
-    Args:
-        network: from images to logits; its card normalizes the images.
-        recipe: the experiment.
-        num_classes: number of classes.
-        names: of the classes; by default their numbers.
+    of (seed, e, b, p), so that a resumed run continues with the same numbers. The network's card normalizes images.
     """
 
     def __init__(self, network: nn.Module, recipe: Recipe, num_classes: int, names: tuple[str, ...] = ()) -> None:
