@@ -4,16 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 VALUES = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
 
 
-def write(path: Path, pixels: Any = VALUES, **options: Any) -> Path:
-    """Write pixels as an image file, in folders that need not be there."""
-    from PIL import Image
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
+
+def save_picture(path: Path, pixels: Any = VALUES, **options: Any) -> Path:
+    """Write pixels as an image file, in folders that need not be there."""
+    pillow = pytest.importorskip("PIL.Image")
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.asarray(pixels)).save(path, **options)
+    pillow.fromarray(np.asarray(pixels)).save(path, **options)
     return path
 
 

@@ -22,7 +22,7 @@ LOWER["foreign"] = LOWER["semigroups"] = LOWER["functional"] | {"functional"}
 LOWER["nn"] = LOWER["testing"] = LOWER["semigroups"] | {"semigroups"}
 LOWER["models"] = LOWER["nn"] | {"nn", "_files", "_tables"}
 LOWER["data"] = {"_extras", "_files"}
-LOWER["train"] = LOWER["models"] | {"models", "data"}
+LOWER["train"] = LOWER["models"] | {"models", "data", "_tables"}
 LOWER["plotting"] = LOWER["testing"] | {"_files", "testing"}
 LOWER["app"] = LOWER["demo"] = LOWER["train"] | LOWER["plotting"] | {"train", "plotting", "_measure"}
 LOWER["cli"] = set(LOWER) | {""}

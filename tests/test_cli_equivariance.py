@@ -8,7 +8,7 @@ import pytest
 import torch
 from command import fails
 
-from scalespaces.cli import build_parser, main
+from scalespaces.cli import main, parse
 from scalespaces.data import photograph
 from scalespaces.models._random import random_network
 from scalespaces.testing import equivariance_error, translation_error
@@ -42,7 +42,7 @@ def test_presets_fill_in_what_is_not_said(options, method, sampling, tmp_path):
 
 
 def test_all_but_the_lift_is_the_papers():
-    args = build_parser().parse_args(["equivariance"])
+    args = parse(["equivariance"])
     assert (args.levels, args.zero_scale) == (8, 0.25)
     assert (args.base, args.kernel, args.layers) == (2.0, "discrete_gaussian", [1, 2, 3])
 

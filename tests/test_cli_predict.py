@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command import fails
+from pictures import noise, save_picture
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -21,32 +22,17 @@ from scalespaces.data._make import make_cityscapes
 from scalespaces.data._pixels import read_mask, read_pixels
 from scalespaces.functional import scale_pool
 from scalespaces.models import Card
+from scalespaces.models._source import build
 from scalespaces.train._palette import CITYSCAPES, palette
-from scalespaces.train._predict import device_called, predict_mask
+from scalespaces.train._predict import predict_mask
 
 image_module = pytest.importorskip("PIL.Image")
 pytest.importorskip("safetensors")
 
 
-def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def save(path: Path, pixels: Any, **options: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image_module.fromarray(pixels).save(path, **options)
-    return path
-
-
 def classifier(path: Path, **arguments: Any) -> Any:
-    small: dict[str, Any] = {
-        "growth": (3, 3),
-        "num_layers": 1,
-        "lift": {"num_levels": 2},
-        "filter_levels": 2,
-        "init": "he",
-    }
-    model: Any = scalespaces.models.create_model("s_densenet", **{**small, **arguments})
+    small: dict[str, Any] = {"growth": (3, 3), "num_layers": 1, "filter_levels": 2, "init": "he"}
+    model: Any = scalespaces.models.create_model("s_densenet", lift={"num_levels": 2}, **small, **arguments)
     nn.init.normal_(model.linear.weight, std=3)
     channels = arguments.get("in_channels", 3)
     model.card = Card(["normal", "tumor"], [0.5] * channels, [0.25] * channels)
@@ -54,9 +40,9 @@ def classifier(path: Path, **arguments: Any) -> Any:
     return model.eval()
 
 
-def segmenter(path: Path, classes: Any = ("sky", "road", "mill"), **arguments: Any) -> Any:
-    small: dict[str, Any] = {"width": 3, "lift": {"num_levels": 2}, "init": "he", "num_classes": len(classes)}
-    model: Any = scalespaces.models.create_model("s_resnet", **{**small, **arguments})
+def segmenter(path: Path, classes: Any = ("sky", "road", "mill")) -> Any:
+    small: dict[str, Any] = {"width": 3, "init": "he", "num_classes": len(classes)}
+    model: Any = scalespaces.models.create_model("s_resnet", lift={"num_levels": 2}, **small)
     nn.init.normal_(model.classifier.weight, std=1)
     model.card = Card(classes, [0.5] * 3, [0.25] * 3)
     scalespaces.models.save(model, path)
@@ -80,12 +66,12 @@ def model(tmp_path):
 def images(tmp_path):
     """Files of every kind, of some sizes, in folders."""
     folder = tmp_path / "images"
-    save(folder / "b.png", noise(20, 24, 1))
-    save(folder / "a.jpg", noise(20, 24, 2), quality=95)
-    save(folder / "deep" / "c.tif", noise(31, 17, 3))
-    save(folder / "deep" / "er" / "d.JPEG", noise(20, 24, 4))
-    save(folder / "deep" / "e.tiff", noise(31, 17, 5), compression="tiff_lzw")
-    save(folder / ".hidden.png", noise(4, 4))
+    save_picture(folder / "b.png", noise(20, 24, 1))
+    save_picture(folder / "a.jpg", noise(20, 24, 2), quality=95)
+    save_picture(folder / "deep" / "c.tif", noise(31, 17, 3))
+    save_picture(folder / "deep" / "er" / "d.JPEG", noise(20, 24, 4))
+    save_picture(folder / "deep" / "e.tiff", noise(31, 17, 5), compression="tiff_lzw")
+    save_picture(folder / ".hidden.png", noise(4, 4))
     (folder / "notes.txt").write_text("no image")
     return folder
 
@@ -132,30 +118,8 @@ def test_classes_without_names_are_numbers_and_levels_are_pooled(tmp_path, image
     assert_close(torch.tensor([float(row["0"]), float(row["1"])]), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_grey_networks_see_gray(tmp_path):
-    file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
-    made = classifier(file, in_channels=1)
-    deep = np.random.default_rng(0).integers(0, 65536, (20, 20), dtype=np.uint16)
-    pictures = [save(tmp_path / "color.png", noise(20, 20)), save(tmp_path / "deep.png", deep)]
-    assert main(["predict", str(file), *map(str, reversed(pictures)), str(pictures[1]), "--out", str(out)]) == 0
-    assert [row["file"] for row in rows(out)] == [picture.as_posix() for picture in pictures]  # sorted, each once
-    gray = np.array(image_module.fromarray(noise(20, 20)).convert("L")) / 255
-    for row, values in zip(rows(out), (gray, deep / 65535), strict=True):
-        with torch.no_grad():
-            expected = made((torch.from_numpy(values).float()[None, None] - 0.5) / 0.25)[0].softmax(0)
-        assert_close(torch.tensor(float(row["tumor"])), expected[1], rtol=1e-4, atol=1e-6)
-
-
-def plain() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3))
-
-
 def test_converted_networks(tmp_path, images, capsys, monkeypatch):
     file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
-    converted: Any = scalespaces.convert(plain(), {"num_levels": 2}).eval()
-    scalespaces.models.save(converted, file)
-    arguments = ["predict", str(file), str(images / "b.png"), "--out", str(out)]
-    assert "give that model" in fails(capsys, *arguments)
     (tmp_path / "my_net.py").write_text(
         "from torch import nn\n"
         "def make():\n"
@@ -164,6 +128,10 @@ def test_converted_networks(tmp_path, images, capsys, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    converted: Any = scalespaces.convert(build("my_net:make"), {"num_levels": 2}).eval()
+    scalespaces.models.save(converted, file)
+    arguments = ["predict", str(file), str(images / "b.png"), "--out", str(out)]
+    assert "give that model" in fails(capsys, *arguments)
     assert main([*arguments, "--model", "my_net:make"]) == 0
     with torch.no_grad():
         expected = converted(to_unit(read_pixels(images / "b.png"))[None])[0].softmax(0)
@@ -177,8 +145,8 @@ def test_converted_networks(tmp_path, images, capsys, monkeypatch):
 def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
     file, out = tmp_path / "model.safetensors", tmp_path / "new" / "masks"
     made = segmenter(file)
-    arguments = ["predict", str(file), str(images), "--out", str(out), "--overlay", "--probabilities"]
-    assert main(arguments) == 0
+    windows = ["--tile", "20", "--overlap", "8", "--batch", "3"]
+    assert main(["predict", str(file), str(images), "--out", str(out), "--overlay", "--probabilities", *windows]) == 0
     assert capsys.readouterr().out == f"wrote 5 masks and legend.json into {out}\n"
     stems = {"a": "a.jpg", "b": "b.png", "deep/c": "deep/c.tif", "deep/e": "deep/e.tiff", "deep/er/d": "deep/er/d.JPEG"}
     kinds = (".png", ".overlay.png", ".npy")
@@ -188,8 +156,7 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
     assert [(one["number"], one["name"]) for one in legend["classes"]] == [(0, "sky"), (1, "road"), (2, "mill")]
     assert colors == list(palette(("sky", "road", "mill")))
     for stem, name in stems.items():
-        with torch.no_grad():
-            expected = made(shown(images / name)[None])[0].softmax(0)
+        expected = predict_mask(made, shown(images / name), tile=20, overlap=8)
         probabilities = torch.from_numpy(np.load(out / f"{stem}.npy"))
         assert_close(probabilities, expected, rtol=1e-4, atol=1e-6)
         mask = read_mask(out / f"{stem}.png")
@@ -208,18 +175,6 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
             {name: (mask == n).double().mean().item() for n, name in enumerate(("sky", "road", "mill"))}
         )
         assert sum(entry["share"].values()) == pytest.approx(1)
-
-
-def test_windows(tmp_path):
-    file, out = tmp_path / "model.safetensors", tmp_path / "masks"
-    made = segmenter(file)
-    picture = save(tmp_path / "large.png", noise(150, 210))
-    arguments = ["predict", str(file), str(picture), "--out", str(out), "--probabilities", "--batch", "3"]
-    assert main([*arguments, "--tile", "80", "--overlap", "32"]) == 0
-    found = torch.from_numpy(np.load(out / "large.npy"))
-    assert_close(found, predict_mask(made, shown(picture), tile=80, overlap=32), rtol=1e-4, atol=1e-6)
-    assert_close(found.sum(0), torch.ones(150, 210))
-    assert (found - predict_mask(made, shown(picture))).abs().max() > 1e-4
 
 
 def test_cityscapes_have_their_colors(tmp_path):
@@ -248,17 +203,15 @@ def test_other_classes_have_different_colors(number):
 def test_what_is_there_is_not_overwritten_unasked(model, images, tmp_path, capsys):
     file, out = str(tmp_path / "model.safetensors"), tmp_path / "table.csv"
     out.write_text("mine")
-    arguments = ["predict", file, str(images), "--out", str(out)]
-    assert "exists; use --force" in fails(capsys, *arguments)
+    arguments = ["predict", file, str(images), "--out"]
+    assert "exists; use --force" in fails(capsys, *arguments, str(out))
     assert out.read_text() == "mine"
-    assert main([*arguments, "--force"]) == 0
+    assert main([*arguments, str(out), "--force"]) == 0
     assert out.read_text().startswith("file,")
     capsys.readouterr()
-    assert "change --out" in fails(capsys, "predict", file, str(images), "--out", str(images / "a.jpg"), "--force")
-    assert "change --out" in fails(capsys, "predict", file, str(images), "--out", file, "--force")
-    assert "is a folder; name a file in it" in fails(
-        capsys, "predict", file, str(images), "--out", str(images), "--force"
-    )
+    for wrong in (images / "a.jpg", file):
+        assert "change --out" in fails(capsys, *arguments, str(wrong), "--force")
+    assert "is a folder; name a file in it" in fails(capsys, *arguments, str(images), "--force")
 
 
 def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
@@ -274,7 +227,7 @@ def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
     before = {name: (images / name).read_bytes() for name in tree(images)}
     assert "b.png' would be overwritten" in fails(capsys, "predict", file, str(images), "--out", str(images), "--force")
     assert "is a file" in fails(capsys, "predict", file, str(images), "--out", file, "--force")
-    save(images / "a.png", noise(20, 20))
+    save_picture(images / "a.png", noise(20, 20))
     assert "would both be written as" in fails(capsys, "predict", file, str(images), "--out", str(tmp_path / "other"))
     (images / "a.png").unlink()
     assert not (tmp_path / "other").exists()
@@ -285,7 +238,7 @@ def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
 def test_images_that_cannot_be_used(kind, images, tmp_path, capsys):
     file, out = str(tmp_path / "model.safetensors"), tmp_path / "out"
     kind(tmp_path / "model.safetensors")
-    small, text = save(images / "small.png", noise(2, 40)), images / "text.png"
+    small, text = save_picture(images / "small.png", noise(2, 40)), images / "text.png"
     arguments = ["predict", file, str(images), "--out", str(out)]
     said = fails(capsys, *arguments)
     assert f"the network cannot answer for '{small}', 40 x 2 pixels: " in said
@@ -296,7 +249,7 @@ def test_images_that_cannot_be_used(kind, images, tmp_path, capsys):
     assert not out.is_file()  # no table, no legend, nothing half-written
     assert all(name.endswith(".png") and not name.startswith(".") for name in tree(out))
 
-    save(images / "small.png", noise(2, 40))
+    save_picture(images / "small.png", noise(2, 40))
     assert main([*arguments, "--skip-errors", "--force"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("left out: ") == 2
@@ -315,7 +268,7 @@ def test_an_interrupt_leaves_no_table(model, images, tmp_path, capsys, monkeypat
         yield images / "a.jpg", torch.tensor([0.5, 0.5])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scalespaces.cli._predict.predict_classes", interrupted)
+    monkeypatch.setattr("scalespaces.train._predict.predict_classes", interrupted)
     out = tmp_path / "new" / "table.csv"
     assert main(["predict", str(tmp_path / "model.safetensors"), str(images), "--out", str(out)]) == 130
     assert tree(out.parent) == []
@@ -333,7 +286,7 @@ def test_errors(model, images, tmp_path, capsys):
         ((__file__, good, *out), "is no safetensors file"),
         ((file, good, *out, "--model", "torch.nn:Identity"), "leave out the model"),
         ((file, good, *out, "--model", "nowhere:net"), "a model is named by"),
-        ((file, good, *out, "--device", "abacus"), "there is no device 'abacus' here; use auto or one of "),
+        ((file, good, *out, "--device", "abacus"), "there is no device 'abacus' here; use auto or one of cpu"),
         ((file, good, *out, "--pool", "min"), "invalid choice: 'min'"),
         ((file, good, *out, "--batch", "0"), "expected a whole number of at least 1"),
         ((file, good, *out, "--overlap", "-1"), "expected a whole number of at least 0"),
@@ -348,9 +301,3 @@ def test_errors(model, images, tmp_path, capsys):
     assert "overlap must be less than the side of the windows" in fails(capsys, "predict", file, good, *options)
     classifier(tmp_path / "model.safetensors", in_channels=4)
     assert "images in files have 1 or 3 channels, and the network takes 4" in fails(capsys, "predict", file, good, *out)
-
-
-def test_devices():
-    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    assert device_called("auto") == torch.device(best)
-    assert device_called("cpu") == torch.device("cpu")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as benchmarks
-from scalespaces.cli import build_parser
+from scalespaces.cli import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,12 +77,12 @@ def wrong_commands(text: str) -> Iterator[str]:
         yield from (
             f"no such option: {script} {flag}" for flag in re.findall(r"--\w+", arguments) if flag not in source
         )
-    parsers = {"scalespaces": build_parser().parse_args, "python -m benchmarks": benchmarks.parse}
+    parsers = {"scalespaces": parse, "python -m benchmarks": benchmarks.parse}
     for program, command in re.findall(rf"(?:^ *|`)({'|'.join(parsers)}) ([a-z][^`\n#]*)", text, re.MULTILINE):
         words = [word for word in shlex.split(command) if word != "--help"]
         try:
             parsers[program](words)
-        except SystemExit:
+        except (SystemExit, ValueError, OSError):
             yield f"no such command: {program} {command.strip()}"
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"(?:^ *|`)make ([a-z-]+)", text, re.MULTILINE):

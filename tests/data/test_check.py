@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pictures import damage_patch, flat, write
+from pictures import damage_patch, flat, save_picture
 
 from scalespaces.data import check_dataset, digits, unseen_scales
 from scalespaces.data._idx import write_idx
@@ -60,7 +60,7 @@ def test_cityscapes(tmp_path):
     (images / name.format(1, "leftImg8bit")).unlink()
     broken = images / name.format(2, "leftImg8bit")
     broken.write_bytes(broken.read_bytes()[:-100])
-    write(masks / name.format(3, "gtFine_labelIds"), flat(77, (32, 64)))
+    save_picture(masks / name.format(3, "gtFine_labelIds"), flat(77, (32, 64)))
     problems = check_dataset(tmp_path).problems
     assert len(problems) == 4
     for expected in (
@@ -73,20 +73,20 @@ def test_cityscapes(tmp_path):
 
 
 def test_classes_masks_and_tables(tmp_path):
-    write(tmp_path / "classes" / "a" / "1.png")
-    write(tmp_path / "classes" / "b" / "2.png", flat(0, (3, 3)))
+    save_picture(tmp_path / "classes" / "a" / "1.png")
+    save_picture(tmp_path / "classes" / "b" / "2.png", flat(0, (3, 3)))
     report = check_dataset(tmp_path / "classes")
     assert (report.kind, report.problems) == ("a folder for each class", [])
     assert report.facts == ["images: 2 images, 1 of 5 x 6, 1 of 3 x 3 pixels; labels 0: 50 %, 1: 50 %"]
     (tmp_path / "classes" / "c").mkdir()
     assert check_dataset(tmp_path / "classes").problems == [f"{tmp_path}/classes/c: is a class without images"]
 
-    write(tmp_path / "pairs" / "images" / "a.png")
-    write(tmp_path / "pairs" / "masks" / "a.png", flat(7, (6, 5)))
+    save_picture(tmp_path / "pairs" / "images" / "a.png")
+    save_picture(tmp_path / "pairs" / "masks" / "a.png", flat(7, (6, 5)))
     assert check_dataset(tmp_path / "pairs").problems == []
     assert "must be from 0 to 4, got 7" in check_dataset(tmp_path / "pairs", num_classes=5).problems[0]
 
-    write(tmp_path / "table" / "a.png")
+    save_picture(tmp_path / "table" / "a.png")
     (tmp_path / "table" / "any.csv").write_text("id,label\na,1\n")
     assert check_dataset(tmp_path / "table").problems == []
     assert "has the label '1'" in check_dataset(tmp_path / "table", num_classes=1).problems[0]
@@ -95,10 +95,10 @@ def test_classes_masks_and_tables(tmp_path):
 def test_splits_are_checked_one_by_one(tmp_path):
     for split, size in (("train", 3), ("val", 2), ("test", 1)):
         for number in range(size):
-            write(tmp_path / "classes" / split / "a" / f"{number}.png")
-            write(tmp_path / "pairs" / split / "images" / f"{number}.png")
-            write(tmp_path / "pairs" / split / "masks" / f"{number}.png", flat(number, (6, 5)))
-            write(tmp_path / "table" / split / f"{number}.png")
+            save_picture(tmp_path / "classes" / split / "a" / f"{number}.png")
+            save_picture(tmp_path / "pairs" / split / "images" / f"{number}.png")
+            save_picture(tmp_path / "pairs" / split / "masks" / f"{number}.png", flat(number, (6, 5)))
+            save_picture(tmp_path / "table" / split / f"{number}.png")
         rows = [f"{number},{number}\n" for number in range(size)]
         (tmp_path / "table" / f"{split}.csv").write_text("id,label\n" + "".join(rows))
     for kind in ("classes", "pairs", "table"):
@@ -127,7 +127,7 @@ def test_idx(tmp_path):
 
 
 def test_single_files(tmp_path):
-    assert check_dataset(write(tmp_path / "a.png")).facts == ["5 x 6 pixels, 3 channels"]
+    assert check_dataset(save_picture(tmp_path / "a.png")).facts == ["5 x 6 pixels, 3 channels"]
     (tmp_path / "b.png").write_text("no image")
     assert "is not an image" in check_dataset(tmp_path / "b.png").problems[0]
     with h5py.File(tmp_path / "c.h5", "w") as file:
@@ -142,6 +142,6 @@ def test_what_is_not_known(tmp_path):
         check_dataset(tmp_path / "absent")
     with pytest.raises(ValueError, match=r"holds nothing that is known"):
         check_dataset(tmp_path)
-    write(tmp_path / "a.png")
+    save_picture(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"holds 1 images but neither classes nor labels"):
         check_dataset(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import write
+from pictures import save_picture
 
 from scalespaces.data import Cityscapes
 from scalespaces.data._cityscapes import train_ids
@@ -68,10 +68,10 @@ def test_scenes_and_crops_of_any_size(tmp_path):
 def test_problems_are_named_or_counted(tree):
     ids = read_mask(annotation(tree, 0)).numpy().astype(np.uint8)
     ids[3, 5] = 34
-    write(annotation(tree, 0), ids)
+    save_picture(annotation(tree, 0), ids)
     with pytest.raises(ValueError, match=r"000000_000019_gtFine_labelIds.png' must be .* 33, got 34 at \(3, 5\)"):
         Cityscapes(tree)[0]
-    write(annotation(tree, 1), np.stack([ids] * 3, -1))
+    save_picture(annotation(tree, 1), np.stack([ids] * 3, -1))
     with pytest.raises(ValueError, match=r"000001_000019_gtFine_labelIds.png' is no mask: it has mode RGB"):
         Cityscapes(tree)[1]
     annotation(tree, 2).unlink()
@@ -93,7 +93,7 @@ def test_wrong_splits_and_trees(tree):
         Cityscapes(tree / "gtFine")
     with pytest.raises(FileExistsError, match=r"exist"):
         make_cityscapes(tree, {"train": 1})
-    write(tree / "leftImg8bit/train/synthetic/other.png")
+    save_picture(tree / "leftImg8bit/train/synthetic/other.png")
     with pytest.raises(ValueError, match=r"other.png' is not called \*_leftImg8bit.png"):
         Cityscapes(tree)
 

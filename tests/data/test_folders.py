@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictures import flat, truncate, write
+from pictures import flat, save_picture, truncate
 
 from scalespaces.data import ClassFolders, LabeledFolder, MaskFolders, PCamFolder
 
@@ -25,9 +25,9 @@ def firsts(dataset: Any) -> list[tuple[int, int]]:
 def test_class_folders(tmp_path):
     for name, value in (("cat", 1), ("dog/deeper", 2), ("ant", 3)):
         for i in range(value):
-            write(tmp_path / name / f"{i}.png", flat(10 * value + i))
-    write(tmp_path / ".hidden" / "a.png")
-    write(tmp_path / "cat" / ".thumbnail.png")
+            save_picture(tmp_path / name / f"{i}.png", flat(10 * value + i))
+    save_picture(tmp_path / ".hidden" / "a.png")
+    save_picture(tmp_path / "cat" / ".thumbnail.png")
     (tmp_path / "cat" / "notes.txt").touch()
     dataset = ClassFolders(tmp_path)
     assert dataset.classes == ["ant", "cat", "dog"]
@@ -37,8 +37,8 @@ def test_class_folders(tmp_path):
 
 def test_sizes_are_brought_to_one(tmp_path):
     gradient = np.tile(np.linspace(0, 255, 64).round().astype(np.uint8), (32, 1))
-    write(tmp_path / "a" / "wide.png", gradient)
-    write(tmp_path / "a" / "tall.png", gradient.T.copy())
+    save_picture(tmp_path / "a" / "wide.png", gradient)
+    save_picture(tmp_path / "a" / "tall.png", gradient.T.copy())
     tall, wide = (image for image, _ in ClassFolders(tmp_path, size=(8, 12)))
     assert wide.shape == tall.shape == (3, 8, 12)
     assert wide[0, 4].float().mean() == pytest.approx(127.5, abs=1)  # the center was kept
@@ -55,9 +55,9 @@ def test_class_folders_with_problems(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty' is a class without images"):
         ClassFolders(tmp_path)
-    write(tmp_path / "full" / "a.png")
-    truncate(write(tmp_path / "full" / "b.png"))
-    write(tmp_path / "stray.png")
+    save_picture(tmp_path / "full" / "a.png")
+    truncate(save_picture(tmp_path / "full" / "b.png"))
+    save_picture(tmp_path / "stray.png")
     with pytest.raises(ValueError, match=r"stray.png' lies outside of the folders of the classes and 1 more problems"):
         ClassFolders(tmp_path)
     with pytest.warns(UserWarning, match=r"left out 3 of 4 in"):
@@ -79,7 +79,7 @@ def test_class_folders_with_problems(tmp_path):
 @pytest.fixture
 def patches(tmp_path) -> tuple[Path, Path]:
     for i, suffix in enumerate(["tif", "png", "tif"]):
-        write(tmp_path / "train" / f"p{i}.{suffix}", flat(50 + i, (96, 96, 3)))
+        save_picture(tmp_path / "train" / f"p{i}.{suffix}", flat(50 + i, (96, 96, 3)))
     table = tmp_path / "labels.csv"
     table.write_text("id,label\np2,1\np0,0\np1.png,1\n")
     return tmp_path / "train", table
@@ -121,7 +121,7 @@ def test_a_table_that_is_no_text(patches):
 def test_skipped_rows_are_counted_and_no_label_moves(patches):
     folder, table = patches
     table.write_text("id,label\np0,0\np1,7\np2,1\nabsent,1\n")
-    write(folder / "unlabeled.png", flat(0, (96, 96, 3)))
+    save_picture(folder / "unlabeled.png", flat(0, (96, 96, 3)))
     with pytest.warns(UserWarning, match=r"left out 3 of 5"):
         dataset = PCamFolder(folder, table, on_error="skip")
     assert firsts(dataset) == [(50, 0), (52, 1)]
@@ -130,14 +130,14 @@ def test_skipped_rows_are_counted_and_no_label_moves(patches):
 
 
 def test_patches_of_another_size_are_refused(patches):
-    write(patches[0] / "p0.tif", flat(0, (96, 95, 3)))
+    save_picture(patches[0] / "p0.tif", flat(0, (96, 95, 3)))
     with pytest.raises(ValueError, match=r"p0.tif' is 95 x 96 pixels; patches are 96 x 96"):
         PCamFolder(*patches)[0]
     assert LabeledFolder(*patches, num_classes=2)[0][0].shape == (3, 96, 95)
 
 
 def test_names_that_differ_in_suffix_only_are_refused(patches):
-    write(patches[0] / "p0.png")
+    save_picture(patches[0] / "p0.png")
     with pytest.raises(ValueError, match=r"p0.png' and .*p0.tif' have the same name"):
         PCamFolder(*patches)
 
@@ -153,8 +153,8 @@ def folders(tmp_path) -> tuple[Path, Path]:
 
 def pair(folder: Path, name: str, mask: list[list[int]]) -> None:
     pixels = np.array(mask, np.uint8)
-    write(folder / "images" / f"{name}.jpg", flat(0, (*pixels.shape, 3)))
-    write(folder / "masks" / f"{name}.png", pixels)
+    save_picture(folder / "images" / f"{name}.jpg", flat(0, (*pixels.shape, 3)))
+    save_picture(folder / "masks" / f"{name}.png", pixels)
 
 
 def test_images_with_masks(folders: tuple[Path, Path]):
@@ -171,13 +171,13 @@ def test_masks_with_problems(folders: tuple[Path, Path], tmp_path):
     with pytest.raises(ValueError, match=r"class numbers in .*range.png' must be from 0 to 2, got 3"):
         MaskFolders(*folders, 3)[1]
     pair(tmp_path, "size", [[0, 0, 0], [0, 0, 0]])
-    write(tmp_path / "masks" / "size.png", flat(0, (2, 2)))
+    save_picture(tmp_path / "masks" / "size.png", flat(0, (2, 2)))
     with pytest.raises(ValueError, match=r"size.png' is 2 x 2 pixels, its image 3 x 2"):
         MaskFolders(*folders, 3)[2]
-    write(tmp_path / "images" / "alone.png")
+    save_picture(tmp_path / "images" / "alone.png")
     with pytest.raises(ValueError, match=r"alone.png' has no mask in .*; on_error='skip' leaves such files out"):
         MaskFolders(*folders, 3)
-    write(tmp_path / "masks" / "widow.png")
+    save_picture(tmp_path / "masks" / "widow.png")
     with pytest.warns(UserWarning, match=r"left out 4 of 5"):
         dataset = MaskFolders(*folders, 3, on_error="skip")
     assert [file.name for file, _ in dataset.samples] == ["good.jpg"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pictures import VALUES, truncate, write
+from pictures import VALUES, save_picture, truncate
 from torch.testing import assert_close
 
 from scalespaces.data import photograph, read_image, to_unit
@@ -44,7 +44,7 @@ def test_every_call_returns_a_tensor_of_its_own():
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "bmp", "ppm"])
 def test_pixels_are_the_files(suffix, tmp_path):
-    file = write(tmp_path / f"a.{suffix}")
+    file = save_picture(tmp_path / f"a.{suffix}")
     pixels = read_pixels(file)
     assert pixels.dtype == torch.uint8
     assert pixels.is_contiguous()
@@ -66,7 +66,7 @@ def test_palettes_are_looked_up_in_images_and_not_in_masks(tmp_path):
 @pytest.mark.parametrize("name", ["deep.png", "deep.tif"])
 def test_sixteen_bits_are_refused_or_read_whole(name, tmp_path):
     deep = np.array([[0, 257], [40000, 65535]], np.uint16)
-    file = write(tmp_path / name, deep)
+    file = save_picture(tmp_path / name, deep)
     with pytest.raises(ValueError, match=rf"{name}' has more than 8 bits per pixel .*deep=True"):
         read_pixels(file)
     assert_close(read_pixels(file, deep=True)[1], torch.from_numpy(deep / 65535).float())
@@ -74,17 +74,17 @@ def test_sixteen_bits_are_refused_or_read_whole(name, tmp_path):
 
 
 def test_other_depths(tmp_path):
-    shallow = write(tmp_path / "a.png")
+    shallow = save_picture(tmp_path / "a.png")
     assert_close(read_pixels(shallow, deep=True), to_unit(read_pixels(shallow)))
-    file = write(tmp_path / "float.tif", np.array([[0.25, 1.5]], np.float32))
+    file = save_picture(tmp_path / "float.tif", np.array([[0.25, 1.5]], np.float32))
     assert read_pixels(file, deep=True)[2].tolist() == [[0.25, 1.5]]
     with pytest.raises(ValueError, match=r"wide.tif' has numbers beyond 16 bits"):
-        read_pixels(write(tmp_path / "wide.tif", np.array([[0, 70000]], np.int32)), deep=True)
+        read_pixels(save_picture(tmp_path / "wide.tif", np.array([[0, 70000]], np.int32)), deep=True)
 
 
 def test_masks_are_no_colors(tmp_path):
     with pytest.raises(ValueError, match=r"a.png' is no mask: it has mode RGB"):
-        read_mask(write(tmp_path / "a.png"))
+        read_mask(save_picture(tmp_path / "a.png"))
     image_module.fromarray(np.array([[0, 255]], np.uint8)).convert("1").save(tmp_path / "bits.png")
     assert read_mask(tmp_path / "bits.png").tolist() == [[0, 1]]
 
@@ -95,7 +95,7 @@ def test_files_that_are_no_images_are_named(read, tmp_path):
     (tmp_path / "text.png").write_text("no image")
     (tmp_path / "empty.png").touch()
     for name in ("short.png", "short.tif"):
-        truncate(write(tmp_path / name, noise))
+        truncate(save_picture(tmp_path / name, noise))
     for name in ("text.png", "empty.png", "short.png", "short.tif"):
         with pytest.raises(ValueError, match=f"{name}' is not an image that Pillow reads"):
             read(tmp_path / name)

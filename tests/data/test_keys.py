@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pictures import write
+from pictures import save_picture
 from torch.utils.data import DataLoader
 
 from scalespaces.data import ArrayImages, MaskFolders
@@ -24,8 +24,8 @@ def scenes(tmp_path) -> MaskFolders:
     generator = np.random.default_rng(0)
     for name in "abcdefg":
         ids = generator.integers(0, 200, (20, 30), dtype=np.uint8)
-        write(tmp_path / "images" / f"{name}.png", np.stack([ids] * 3, -1))
-        write(tmp_path / "masks" / f"{name}.png", ids)
+        save_picture(tmp_path / "images" / f"{name}.png", np.stack([ids] * 3, -1))
+        save_picture(tmp_path / "masks" / f"{name}.png", ids)
     return MaskFolders(tmp_path / "images", tmp_path / "masks", 200, crop=(9, 12), flip=True, seed=3)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictures import flat, write
+from pictures import flat, save_picture
 from torch import Tensor
 
 from scalespaces.data import ArrayImages, ImageDataset
@@ -32,12 +32,12 @@ def write_idx(root: Path, split: str, numbers: range) -> None:
 
 def write_class_folders(root: Path, split: str, numbers: range) -> None:
     for number, label in zip(numbers, LABELS, strict=False):
-        write(root / split / f"class_{label}" / f"{number}.png", flat(number))
+        save_picture(root / split / f"class_{label}" / f"{number}.png", flat(number))
 
 
 def write_table(root: Path, split: str, numbers: range, side: int = 4, most: int = 2) -> None:
     for number in numbers:
-        write(root / split / f"{number}.png", flat(number, (side, side, 3)))
+        save_picture(root / split / f"{number}.png", flat(number, (side, side, 3)))
     with (root / f"{split or 'train'}.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("id", "label"), *zip(numbers, LABELS.clip(max=most), strict=False)])
 
@@ -48,8 +48,8 @@ def write_patches(root: Path, split: str, numbers: range) -> None:
 
 def write_masks(root: Path, split: str, numbers: range) -> None:
     for number, label in zip(numbers, LABELS, strict=False):
-        write(root / split / "images" / f"{number}.png", flat(number))
-        write(root / split / "masks" / f"{number}.png", flat(label, (4, 4)))
+        save_picture(root / split / "images" / f"{number}.png", flat(number))
+        save_picture(root / split / "masks" / f"{number}.png", flat(label, (4, 4)))
 
 
 WRITE = {
@@ -227,7 +227,7 @@ def test_parts_hand_the_epoch_on(streets):
 
 def test_sizes(tmp_path):
     for number, side in enumerate((4, 6, 9)):
-        write(tmp_path / f"class_{number}" / f"{number}.png", flat(number, (side, side, 3)))
+        save_picture(tmp_path / f"class_{number}" / f"{number}.png", flat(number, (side, side, 3)))
     images = open_split(options("class_folders", tmp_path, size=(5, 7)))
     assert {images[n][0].shape for n in range(2)} == {(3, 5, 7)}
 

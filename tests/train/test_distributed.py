@@ -1,6 +1,5 @@
 """Several processes, started by torchrun, do what one does; and go on when one of them dies."""
 
-import csv
 import os
 import signal
 import subprocess
@@ -12,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from training import last_weights, metrics_of, small_run
 
 from scalespaces import data
 from scalespaces.data import _make as make
-from scalespaces.train._checkpoints import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -39,16 +38,6 @@ def finish(process: Any) -> str:
     return output
 
 
-def table(folder: Path) -> list[dict[str, float]]:
-    rows = csv.DictReader((folder / "metrics.csv").read_text().splitlines())
-    return [{key: float(value) for key, value in row.items()} for row in rows]
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    state = load_checkpoint(folder / "last.ckpt")["state_dict"]
-    return {key: value for key, value in state.items() if key.startswith("network.")}
-
-
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("data")
@@ -58,44 +47,22 @@ def roots(tmp_path_factory) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir()}
 
 
+SGD = ["--optimizer.name=sgd", "--optimizer.lr=0.05"]
+
+
 def classification(roots: dict[str, Path]) -> list[str]:
-    small = '{"channels": [4, 8], "kernel_size": 3, "hidden": 16, "dropout": 0.0}'
-    return [
-        "--model.name=s_cnn",
-        f"--model.arguments={small}",
-        "--model.lift.num_levels=3",
-        "--data.kind=idx",
-        f"--data.root={roots['idx']}",
-        "--data.batch_size=8",
-        "--data.workers=0",
-        "--optimizer.name=sgd",
-        "--optimizer.lr=0.05",
-    ]
+    return small_run(roots["idx"], 8, "--model.arguments.dropout=0.0", "--model.lift.num_levels=3", *SGD)
 
 
 def segmentation(roots: dict[str, Path]) -> list[str]:
-    return [
-        "--model.name=s_resnet",
-        "--model.arguments.width=4",
-        "--model.lift.num_levels=2",
-        "--data.kind=cityscapes",
-        f"--data.root={roots['cityscapes']}",
-        "--data.batch_size=2",
-        "--data.crop=[32, 32]",
-        "--data.flip=true",
-        "--data.workers=0",
-        "--optimizer.name=sgd",
-        "--optimizer.lr=0.05",
-    ]
+    said = "--model.name=s_resnet --model.arguments.width=4 --model.lift.num_levels=2 --data.kind=cityscapes"
+    said += " --data.batch_size=2 --data.crop=[32,32] --data.flip=true --data.workers=0"
+    return [*said.split(), f"--data.root={roots['cityscapes']}", *SGD]
 
 
 def converted(roots: dict[str, Path]) -> list[str]:
-    return [
-        "--model.source=tests.train.test_recipes:foreign",
-        "--model.arguments.in_channels=1",
-        "--model.lift.num_levels=2",
-        *classification(roots)[3:],
-    ]
+    said = "--model.source=tests.train.test_recipes:foreign --model.arguments.in_channels=1 --model.lift.num_levels=2"
+    return [*said.split(), *(word for word in small_run(roots["idx"], 8, *SGD) if not word.startswith("--model"))]
 
 
 def relative(one: Tensor, other: Tensor) -> float:
@@ -110,14 +77,14 @@ def test_two_processes_follow_one(kind, roots, tmp_path):
     runs = [start(command(tmp_path / str(n), *said, processes=n)) for n in (1, 2)]
     for run in runs:
         finish(run)
-    one, two = weights(tmp_path / "1"), weights(tmp_path / "2")
+    one, two = last_weights(tmp_path / "1"), last_weights(tmp_path / "2")
     assert one.keys() == two.keys()
     errors = {key: relative(two[key].double(), one[key].double()) for key in one}
     assert max(errors.values()) < 1e-4, sorted(errors.items(), key=lambda item: -item[1])[:3]
     # The test can fail: without synchronization the two drift apart.
-    apart = start(command(tmp_path / "apart", *said, "--trainer.sync_batchnorm=false", processes=2))
-    finish(apart)
-    assert max(relative(value.double(), one[key].double()) for key, value in weights(tmp_path / "apart").items()) > 1e-3
+    finish(start(command(tmp_path / "apart", *said, "--trainer.sync_batchnorm=false", processes=2)))
+    apart = last_weights(tmp_path / "apart")
+    assert max(relative(value.double(), one[key].double()) for key, value in apart.items()) > 1e-3
 
 
 def test_sharded_networks_follow_one_process(roots, tmp_path):
@@ -129,7 +96,7 @@ def test_sharded_networks_follow_one_process(roots, tmp_path):
     ]
     for run in runs:
         finish(run)
-    one, two = weights(tmp_path / "1"), weights(tmp_path / "2")
+    one, two = last_weights(tmp_path / "1"), last_weights(tmp_path / "2")
     assert max(relative(two[key].double(), one[key].double()) for key in one) < 1e-4
     more = [*said, "--trainer.strategy=fsdp", "--trainer.max_steps=25", "--resume"]
     finish(start(command(tmp_path / "2", *more, processes=2)))
@@ -148,8 +115,8 @@ def test_a_killed_worker_is_restarted(roots, tmp_path):
     assert len(workers) >= 2
     os.kill(workers[-1], signal.SIGKILL)
     finish(run)
-    one, two = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    one, two = last_weights(tmp_path / "whole"), last_weights(tmp_path / "killed")
     assert [key for key in one if not torch.equal(one[key], two[key])] == []
     # Of the mean loss, each process goes on with its share of the sum so far: the same but for rounding.
-    for mine, theirs in zip(table(tmp_path / "whole"), table(tmp_path / "killed"), strict=True):
+    for mine, theirs in zip(metrics_of(tmp_path / "whole"), metrics_of(tmp_path / "killed"), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)

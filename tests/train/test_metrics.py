@@ -60,13 +60,6 @@ def test_classification_agrees_with_scikit_learn(classes, samples, seed):
         assert found["per_class"][str(c)] == pytest.approx(expected, abs=1e-6)
 
 
-def test_binned_auroc_comes_close():
-    logits, target = drawn(0, 4000, 3)
-    exact = fill(ClassificationMetrics(3), logits, target)["auroc"]
-    binned = ClassificationMetrics(3, thresholds=500)
-    assert fill(binned, logits, target)["auroc"] == pytest.approx(exact, abs=1e-3)
-
-
 def test_confident_networks_are_still_ranked():
     """In float32 all these probabilities are 1."""
     logits = torch.stack([torch.zeros(8), torch.linspace(20, 30, 8)], 1)
@@ -107,17 +100,11 @@ def test_numbers_that_are_none_become_null(bad):
     assert found["auroc"] is not None
 
 
-@pytest.mark.parametrize(
-    ("logits", "target", "message"),
-    [
-        (torch.zeros(4, 3), torch.zeros(4).long(), r"logits are \(B, 2\), got \(4, 3\)"),
-        (torch.zeros(4, 2, 5, 5), torch.zeros(4).long(), r"got \(4, 2, 5, 5\)"),
-        (torch.zeros(4, 2), torch.zeros(3).long(), r"target is \(4,\), got \(3,\)"),
-    ],
-)
-def test_shapes_that_do_not_fit(logits, target, message):
-    with pytest.raises(ValueError, match=message):
-        ClassificationMetrics(2).update(logits, target)
+@pytest.mark.parametrize("shapes", [((4, 3), (4,)), ((4, 2, 5, 5), (4,)), ((4, 2), (3,)), ((4, 2, 5, 5), (4, 5, 4))])
+def test_shapes_that_do_not_fit(shapes):
+    for kind in (ClassificationMetrics, SegmentationMetrics):
+        with pytest.raises(ValueError, match=r"logits are \(B, 2, \.\.\.\) and target is \(B, \.\.\.\), got \(4, "):
+            kind(2).update(torch.zeros(shapes[0]), torch.zeros(shapes[1]).long())
 
 
 @pytest.mark.parametrize("kind", [ClassificationMetrics, SegmentationMetrics])
@@ -126,8 +113,6 @@ def test_arguments(kind):
         kind(2, ["a", "a"])
     with pytest.raises(ValueError, match="num_classes must be an integer >= 2"):
         kind(1)
-    with pytest.raises(ValueError, match="thresholds must be an integer >= 2"):
-        kind(2, thresholds=1)
 
 
 # --- segmentation ----------------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from pictures import save_picture
 from torch import Tensor, nn
 from torch.testing import assert_close
+from training import small_run
 
 import scalespaces
 import scalespaces.train
@@ -18,6 +20,7 @@ from scalespaces.data._make import write_sets
 from scalespaces.models import Card, create_model
 from scalespaces.train._levels import LevelPool, answer
 from scalespaces.train._predict import predict_mask
+from scalespaces.train._recipe import load_recipe
 
 NAMES = ["Recipe", "evaluate", "load_recipe", "predict", "train"]
 HEAVY = {"lightning", "torchmetrics", "jsonargparse", "yaml", "PIL", "h5py", "matplotlib"}
@@ -69,10 +72,7 @@ def test_a_recipe_or_its_file_is_trained_by(tmp_path):
     images = ArrayImages(generator.integers(0, 256, (12, 20, 20), np.uint8), np.arange(12) % 10)
     write_sets(tmp_path / "data", {"train": images, "valid": images})
     file = tmp_path / "recipe.yaml"
-    file.write_text(
-        f"model: {{name: s_cnn, lift: {{num_levels: 2}}, arguments: {{channels: [4, 8], kernel_size: 3, hidden: 8}}}}\n"
-        f"data: {{kind: idx, root: '{tmp_path / 'data'}', batch_size: 4, workers: 0}}\ntrainer: {{max_steps: 2}}\n"
-    )
+    load_recipe(None, small_run(tmp_path / "data", 4, "--trainer.max_steps=2")).save(file)
     recipe = scalespaces.train.load_recipe(file, ["--trainer.max_steps", "2"])
     assert isinstance(recipe, scalespaces.train.Recipe)
     results = [scalespaces.train.train(given, tmp_path / str(n)) for n, given in enumerate((recipe, file, str(file)))]
@@ -111,25 +111,18 @@ def network(kind: str) -> Any:
     return model
 
 
-def noise(*shape: int) -> Tensor:
+def pixels(*shape: int) -> Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8)
 
 
 def files(folder: Path, images: Tensor) -> list[Path]:
-    pillow = pytest.importorskip("PIL.Image")
-    paths = [folder / f"{n}.png" for n in range(len(images))]
-    for path, image in zip(paths, images, strict=True):
-        pillow.fromarray(image.permute(1, 2, 0).numpy()).save(path)
-    return paths
+    return [save_picture(folder / f"{n}.png", image.permute(1, 2, 0).numpy()) for n, image in enumerate(images)]
 
 
-KINDS = ["s_densenet", "s_resnet", "pixels", "cnn", "converted"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["s_densenet", "s_resnet", "pixels", "cnn", "converted"])
 def test_probabilities_are_the_networks(kind, tmp_path):
     """Of tensors and files alike, one or many, normalized by the card, in evaluation mode."""
-    model, images = network(kind), noise(5, 3, 24, 28)
+    model, images = network(kind), pixels(5, 3, 24, 28)
     with torch.no_grad():
         expected = answer(model.eval(), model.card.normalize(images / 255)).softmax(1)
     model.train()
@@ -147,21 +140,14 @@ def test_probabilities_are_the_networks(kind, tmp_path):
 @pytest.mark.parametrize("pool", get_args(LevelPool))
 @pytest.mark.parametrize("kind", ["s_densenet", "s_resnet", "converted"])
 def test_levels_are_pooled_as_asked(kind, pool):
-    model, images = network(kind).eval(), noise(2, 3, 24, 28)
+    model, images = network(kind).eval(), pixels(2, 3, 24, 28)
     with torch.no_grad():
         expected = answer(model, model.card.normalize(images / 255), pool).softmax(1)
     assert_close(predict(model, images, pool=pool), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_precision_and_devices_are_the_networks():
-    model = network("cnn").double()
-    found = predict(model, noise(2, 3, 24, 28))
-    assert (found.dtype, found.device.type) == (torch.float64, "cpu")
-
-
 def test_files_may_differ_in_size(tmp_path):
-    (tmp_path / "more").mkdir()
-    paths = files(tmp_path, noise(2, 3, 24, 28)) + files(tmp_path / "more", noise(1, 3, 30, 20))
+    paths = files(tmp_path, pixels(2, 3, 24, 28)) + files(tmp_path / "more", pixels(1, 3, 30, 20))
     model = network("s_densenet")
     assert_close(predict(model, paths), torch.cat([predict(model, path) for path in paths]))
     assert predict(model, paths, size=(16, 16)).shape == (3, 3)
@@ -175,19 +161,18 @@ def test_files_may_differ_in_size(tmp_path):
 
 def test_a_network_may_come_from_a_file(tmp_path):
     pytest.importorskip("safetensors")
-    model, images = network("s_densenet"), noise(2, 3, 24, 28)
+    model, images = network("s_densenet"), pixels(2, 3, 24, 28)
     scalespaces.models.save(model, tmp_path / "model.safetensors")
     for file in (tmp_path / "model.safetensors", str(tmp_path / "model.safetensors")):
         assert_close(predict(file, images), predict(model, images))
+    found = predict(model.double(), images)
+    assert (found.dtype, found.device.type) == (torch.float64, "cpu")
 
 
 def test_large_images_are_seen_through_windows():
-    model, image = network("pixels"), noise(3, 70, 50)
-    whole = predict(model, image)
-    assert_close(predict(model, image, tile=32), whole, rtol=1e-4, atol=1e-5)
-    nonlocal_ = network("s_resnet").eval()
-    expected = predict_mask(nonlocal_, nonlocal_.card.normalize(image / 255), tile=32)
-    assert_close(predict(nonlocal_, image, tile=32)[0], expected, rtol=1e-4, atol=1e-5)
+    model, image = network("s_resnet").eval(), pixels(3, 70, 50)
+    expected = predict_mask(model, model.card.normalize(image / 255), tile=32)
+    assert_close(predict(model, image, tile=32)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """Predictions are those of the network on each image alone, whole, whatever the batches and windows."""
 
 import copy
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import noise, save_picture
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -17,7 +17,6 @@ import scalespaces
 from scalespaces.data._pixels import read_pixels
 from scalespaces.models import Card
 from scalespaces.train import _predict as predict
-from scalespaces.train._levels import LevelPool, answer
 from scalespaces.train._predict import (
     channels_of,
     describe_answers,
@@ -80,16 +79,6 @@ def local(radius: int = 2, classes: int = 3) -> nn.Module:
     for _ in range(radius - 2):
         layers += [nn.Conv2d(4, 4, 3, padding=1), nn.Tanh()]
     return nn.Sequential(*layers, nn.Conv2d(4, classes, 3, padding=1)).double().eval()
-
-
-def save(path: Path, pixels: Any, **options: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image_module.fromarray(pixels).save(path, **options)
-    return path
-
-
-def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -216,7 +205,7 @@ def test_classes_of_files_are_those_of_each_alone(tmp_path):
     model: Any = Whole().eval()
     model.card = Card(["a", "b", "c", "d"], [0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
     sizes = [(12, 10), (8, 8), (12, 10), (12, 10), (8, 8), (9, 31), (12, 10)]
-    files = [save(tmp_path / f"{7 - i}.png", noise(*size, i)) for i, size in enumerate(sizes)]
+    files = [save_picture(tmp_path / f"{7 - i}.png", noise(*size, i)) for i, size in enumerate(sizes)]
     found = list(predict_classes(model, files, batch=4))
     assert model.shapes == [(3, 3, 12, 10), (1, 3, 8, 8), (1, 3, 8, 8), (1, 3, 9, 31), (1, 3, 12, 10)]
     assert [file for file, _ in found] == files
@@ -231,27 +220,9 @@ def test_classes_of_files_are_those_of_each_alone(tmp_path):
 def test_few_large_images_are_seen_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "WHOLE", 250)
     model: Any = Whole().eval()
-    files = [save(tmp_path / f"{i}.png", noise(10, 10, i)) for i in range(7)]
+    files = [save_picture(tmp_path / f"{i}.png", noise(10, 10, i)) for i in range(7)]
     assert len(list(predict_classes(model, files))) == 7
     assert [shape[0] for shape in model.shapes] == [3, 3, 1]
-
-
-@pytest.mark.parametrize("pool", get_args(LevelPool))
-@pytest.mark.parametrize("name", ["s_densenet", "s_resnet"])
-def test_levels_are_pooled_as_asked(name, pool, tmp_path):
-    small: dict[str, Any] = (
-        {"growth": (2, 2), "num_layers": 1, "filter_levels": 2} if name == "s_densenet" else {"width": 3}
-    )
-    model = scalespaces.models.create_model(name, num_classes=3, lift={"num_levels": 2}, init="he", **small).eval()
-    file = save(tmp_path / "a.png", noise(20, 24))
-    image = read_channels(file, 3)
-    with torch.no_grad():
-        expected = answer(model, image[None], pool).softmax(1)[0]
-    if name == "s_densenet":
-        ((_, found),) = predict_classes(model, [file], pool=pool)
-    else:
-        found = predict_mask(model, image, pool=pool)
-    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "bmp"])
@@ -275,7 +246,7 @@ def test_every_picture_is_grey_or_color(mode, suffix, tmp_path):
 @pytest.mark.parametrize("suffix", ["png", "tif"])
 def test_sixteen_bits_are_read_whole(suffix, tmp_path):
     deep = np.arange(0, 65536, 1311, dtype=np.uint16).reshape(5, 10)
-    file = save(tmp_path / f"a.{suffix}", deep)
+    file = save_picture(tmp_path / f"a.{suffix}", deep)
     for channels in (1, 3):
         expected = torch.from_numpy(deep / 65535).float().expand(channels, 5, 10)
         assert_close(read_channels(file, channels), expected)
@@ -333,8 +304,8 @@ def test_answers_are_described():
 
 def test_wrong_files_are_named_or_counted(tmp_path):
     model = scalespaces.models.create_model("s_densenet", growth=(2, 2), num_layers=1).eval()
-    good, small = save(tmp_path / "good.png", noise(30, 30)), save(tmp_path / "small.png", noise(4, 30))
-    text, broken = tmp_path / "text.png", save(tmp_path / "broken.tif", noise(30, 30))
+    good, small = save_picture(tmp_path / "good.png", noise(30, 30)), save_picture(tmp_path / "small.png", noise(4, 30))
+    text, broken = tmp_path / "text.png", save_picture(tmp_path / "broken.tif", noise(30, 30))
     text.write_text("no image")
     broken.write_bytes(broken.read_bytes()[:-900])
     reasons = {
@@ -355,7 +326,7 @@ def test_wrong_files_are_named_or_counted(tmp_path):
 
 
 def test_answers_that_are_not_finite_are_refused(tmp_path):
-    file, model = save(tmp_path / "a.png", noise(8, 8)), Whole().eval()
+    file, model = save_picture(tmp_path / "a.png", noise(8, 8)), Whole().eval()
     nn.init.constant_(model.conv.weight, torch.nan)
     with pytest.raises(ValueError, match=r"a.png', 8 x 8 pixels: its scores are not finite"):
         list(predict_classes(model, [file]))
@@ -365,7 +336,7 @@ def test_answers_that_are_not_finite_are_refused(tmp_path):
 
 
 def test_networks_of_the_other_kind_are_refused(tmp_path):
-    file = save(tmp_path / "a.png", noise(8, 8))
+    file = save_picture(tmp_path / "a.png", noise(8, 8))
     with pytest.raises(ValueError, match="answers for every pixel; use predict_mask"):
         list(predict_classes(nn.Conv2d(3, 2, 1).eval(), [file]))
     with pytest.raises(ValueError, match="answers for images as a whole; use predict_classes"):
@@ -376,11 +347,8 @@ def test_networks_of_the_other_kind_are_refused(tmp_path):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_are_brought_to_a_size(tmp_path, channels):
-    pillow = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
-    pillow.fromarray(pixels).save(tmp_path / "image.png")
-    got = read_channels(tmp_path / "image.png", channels, (12, 16))
-    expected = read_pixels(tmp_path / "image.png", size=(12, 16))
-    gray = pillow.fromarray(expected.permute(1, 2, 0).numpy()).convert("L")
+    file = save_picture(tmp_path / "image.png", noise(30, 40))
+    expected = read_pixels(file, size=(12, 16))
+    gray = image_module.fromarray(expected.permute(1, 2, 0).numpy()).convert("L")
     expected = expected / 255 if channels == 3 else torch.from_numpy(np.array(gray))[None] / 255
-    torch.testing.assert_close(got, expected, atol=1 / 255, rtol=0)
+    assert_close(read_channels(file, channels, (12, 16)), expected, atol=1 / 255, rtol=0)

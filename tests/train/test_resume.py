@@ -5,26 +5,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from training import last_moments, last_weights, small_run
 
 from scalespaces.data import ArrayImages
 from scalespaces.data._make import write_sets
-from scalespaces.train._checkpoints import Keeper, load_checkpoint
+from scalespaces.train._checkpoints import Keeper
 from scalespaces.train._recipe import load_recipe
-from scalespaces.train._run import train
-
-NETWORK = (
-    "--model.name=s_cnn",
-    "--model.arguments.channels=[4, 8]",
-    "--model.arguments.kernel_size=3",
-    "--model.arguments.hidden=16",
-    "--model.lift.num_levels=2",
-)
+from scalespaces.train._run import Result, train
+from scalespaces.train._tasks import Task
 
 
 @pytest.fixture(scope="module")
@@ -40,45 +35,36 @@ def root(tmp_path_factory) -> Path:
 
 
 def options(root: Path, *more: str) -> list[str]:
-    return [
-        *NETWORK,
-        "--data.kind=idx",
-        f"--data.root={root}",
-        "--data.batch_size=8",
-        "--data.workers=0",
-        "--data.jitter=[0.8, 1.25]",
-        "--optimizer.lr=0.01",
-        "--optimizer.lr_milestones=[2]",
-        "--optimizer.warmup=3",
-        "--trainer.epochs=3",
-        "--trainer.checkpoint_every=2",
-        "--trainer.patience=10",
-        *more,
-    ]
+    said = "--optimizer.lr=0.01 --optimizer.lr_milestones=[2] --optimizer.warmup=3 --data.jitter=[0.8,1.25]"
+    said += " --trainer.epochs=3 --trainer.checkpoint_every=2 --trainer.patience=10"
+    return small_run(root, 8, *said.split(), *more)
 
 
-def weights(folder: Path) -> dict[str, Any]:
-    state = load_checkpoint(folder / "last.ckpt")
-    network = {key: value for key, value in state["state_dict"].items() if key.startswith("network.")}
-    moments = {
-        f"optimizer.{n}.{key}": torch.as_tensor(value)
-        for n, entry in state["optimizer_states"][0]["state"].items()
-        for key, value in entry.items()
-    }
-    return network | moments
+def run(root: Path, out: Path, *more: str, **how: bool) -> Result:
+    return train(load_recipe(None, options(root, *more)), out, **how)
 
 
 def assert_same(one: Path, other: Path) -> None:
-    mine, theirs = weights(one), weights(other)
+    mine, theirs = (last_weights(folder) | last_moments(folder) for folder in (one, other))
     assert mine.keys() == theirs.keys()
     assert [key for key in mine if not torch.equal(mine[key], theirs[key])] == []
-    assert (one / "metrics.csv").read_text() == (other / "metrics.csv").read_text()
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    assert (one / "result.json").read_text() == (other / "result.json").read_text()
+    for name in ("metrics.csv", "model.safetensors", "result.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
 class Crash(Exception):
     pass
+
+
+@pytest.fixture(scope="module")
+def whole(root, tmp_path_factory) -> Callable[[int], Path]:
+    """The folder of a run that was never interrupted, made once for each number of accumulated batches."""
+
+    @cache
+    def folder(accumulate: int) -> Path:
+        return run(root, tmp_path_factory.mktemp("whole"), f"--trainer.accumulate={accumulate}").folder
+
+    return folder
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -95,8 +81,7 @@ class Crash(Exception):
     ],
 )
 def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate, hook, number):
-    recipe = load_recipe(None, options(root, f"--trainer.accumulate={accumulate}"))
-    calls, original = 0, getattr(whole.kind, hook)
+    calls, original = 0, getattr(Task, hook)
 
     def crash(self, *args):
         nonlocal calls
@@ -105,33 +90,17 @@ def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate,
             raise Crash
         return original(self, *args)
 
-    monkeypatch.setattr(whole.kind, hook, crash)
+    monkeypatch.setattr(Task, hook, crash)
     with pytest.raises(Crash):
-        train(recipe, tmp_path)
+        run(root, tmp_path, f"--trainer.accumulate={accumulate}")
     monkeypatch.undo()
-    train(recipe, tmp_path, resume=True)
+    run(root, tmp_path, f"--trainer.accumulate={accumulate}", resume=True)
     assert_same(tmp_path, whole(accumulate))
 
 
-@pytest.fixture(scope="module")
-def whole(root, tmp_path_factory):
-    """The folder of a run that was never interrupted, made once for each number of accumulated batches."""
-    from scalespaces.train._tasks import Classification
-
-    class Whole:
-        kind = Classification
-        folders: dict[int, Path]
-
-        def __init__(self):
-            self.folders = {}
-
-        def __call__(self, accumulate: int) -> Path:
-            if accumulate not in self.folders:
-                self.folders[accumulate] = tmp_path_factory.mktemp("whole")
-                train(load_recipe(None, options(root, f"--trainer.accumulate={accumulate}")), self.folders[accumulate])
-            return self.folders[accumulate]
-
-    return Whole()
+def newest(folder: Path) -> int:
+    last = folder / "last.ckpt"
+    return last.stat().st_mtime_ns if last.exists() else 0
 
 
 def test_keeper_saves_between_steps_only(root, tmp_path, monkeypatch):
@@ -139,14 +108,13 @@ def test_keeper_saves_between_steps_only(root, tmp_path, monkeypatch):
     original = Keeper.on_train_batch_end
 
     def spy(self, trainer, module, outputs, batch, batch_idx):
-        before = (tmp_path / "last.ckpt").stat().st_mtime_ns if (tmp_path / "last.ckpt").exists() else 0
+        before = newest(tmp_path)
         original(self, trainer, module, outputs, batch, batch_idx)
-        after = (tmp_path / "last.ckpt").stat().st_mtime_ns if (tmp_path / "last.ckpt").exists() else 0
-        if after != before:
+        if newest(tmp_path) != before:
             saved.append((trainer.current_epoch, batch_idx))
 
     monkeypatch.setattr(Keeper, "on_train_batch_end", spy)
-    train(load_recipe(None, options(root, "--trainer.accumulate=2", "--trainer.epochs=2")), tmp_path)
+    run(root, tmp_path, "--trainer.accumulate=2", "--trainer.epochs=2")
     # 5 steps of 2 batches each; the last of an epoch is saved at its end. Every second step: 2, 4; 6, 8 (10 is last).
     assert saved == [(0, 3), (0, 7), (1, 1), (1, 5)]
 
@@ -159,29 +127,27 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, wh
         raise Crash
 
     monkeypatch.setattr(Keeper, "_save_network", crash)
-    said = options(root, "--trainer.accumulate=1", "--trainer.checkpoint_every=100")
+    said = ["--trainer.accumulate=1", "--trainer.checkpoint_every=100"]
     with pytest.raises(Crash):
-        train(load_recipe(None, said), tmp_path)
+        run(root, tmp_path, *said)
     monkeypatch.undo()
     assert not (tmp_path / "last.ckpt").exists()
-    train(load_recipe(None, said), tmp_path, resume=True)
+    run(root, tmp_path, *said, resume=True)
     assert_same(tmp_path, whole(1))
 
 
 def test_a_second_run_is_refused(root, tmp_path):
-    recipe = load_recipe(None, options(root, "--trainer.epochs=1"))
-    train(recipe, tmp_path)
+    run(root, tmp_path, "--trainer.epochs=1")
     with pytest.raises(FileExistsError, match="--resume continues it, --force starts over"):
-        train(recipe, tmp_path)
-    other = load_recipe(None, options(root, "--trainer.epochs=1", "--optimizer.lr=0.1"))
+        run(root, tmp_path, "--trainer.epochs=1")
     with pytest.raises(ValueError, match=r"another recipe.*optimizer\.lr differ"):
-        train(other, tmp_path, resume=True)
-    train(other, tmp_path, force=True)
+        run(root, tmp_path, "--trainer.epochs=1", "--optimizer.lr=0.1", resume=True)
+    run(root, tmp_path, "--trainer.epochs=1", "--optimizer.lr=0.1", force=True)
 
 
 def test_a_finished_run_goes_on_with_more_epochs(root, tmp_path, whole):
-    train(load_recipe(None, options(root, "--trainer.epochs=2")), tmp_path)
-    train(load_recipe(None, options(root, "--trainer.epochs=3")), tmp_path, resume=True)
+    run(root, tmp_path, "--trainer.epochs=2")
+    run(root, tmp_path, "--trainer.epochs=3", resume=True)
     assert_same(tmp_path, whole(1))
 
 
@@ -207,43 +173,36 @@ def test_sigkill_changes_nothing(root, tmp_path, workers):
     assert_same(folder, tmp_path / "whole")
 
 
-def newest(folder: Path) -> int:
-    last = folder / "last.ckpt"
-    return last.stat().st_mtime_ns if last.exists() else 0
-
-
 def test_a_run_is_kept_until_all_is_checked(root, tmp_path):
-    train(load_recipe(None, options(root, "--trainer.epochs=1")), tmp_path)
+    run(root, tmp_path, "--trainer.epochs=1")
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for wrong in ("--data.root=nowhere", "--model.arguments.num_classes=3", "--data.batch_size=1000"):
         with pytest.raises((ValueError, OSError)):
-            train(load_recipe(None, options(root, wrong)), tmp_path, force=True)
+            run(root, tmp_path, wrong, force=True)
     (tmp_path / "last.ckpt").unlink()
     with pytest.raises(FileExistsError, match=r"has no last\.ckpt to resume from, --force starts over"):
-        train(load_recipe(None, options(root, "--trainer.epochs=1")), tmp_path, resume=True)
+        run(root, tmp_path, "--trainer.epochs=1", resume=True)
     del kept["last.ckpt"]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == kept
 
 
 def test_a_run_that_stopped_early_stays_stopped(root, tmp_path):
-    said = options(root, "--optimizer.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=1")
-    first = train(load_recipe(None, said), tmp_path)
-    assert train(load_recipe(None, said), tmp_path, resume=True) == first
+    said = ["--optimizer.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=1"]
+    first = run(root, tmp_path, *said)
+    assert run(root, tmp_path, *said, resume=True) == first
 
 
 def test_the_best_network_stays_when_steps_run_out(root, tmp_path):
-    train(load_recipe(None, options(root, "--trainer.epochs=1")), tmp_path)
+    run(root, tmp_path, "--trainer.epochs=1")
     best = (tmp_path / "model.safetensors").read_bytes()
-    said = options(root, "--trainer.max_steps=7")
-    result = train(load_recipe(None, said), tmp_path, resume=True)
+    result = run(root, tmp_path, "--trainer.max_steps=7", resume=True)
     assert result.steps == 7
     assert (result.best_epoch, (tmp_path / "model.safetensors").read_bytes()) == (0, best)
 
 
 @pytest.mark.parametrize("steps", [5, 7])
 def test_a_run_that_ran_out_of_steps_goes_on(root, tmp_path, whole, steps):
-    assert train(load_recipe(None, options(root, f"--trainer.max_steps={steps}")), tmp_path).steps == steps
-    again = train(load_recipe(None, options(root, f"--trainer.max_steps={steps}")), tmp_path, resume=True)
-    assert again.steps == steps
-    train(load_recipe(None, options(root)), tmp_path, resume=True)
+    assert run(root, tmp_path, f"--trainer.max_steps={steps}").steps == steps
+    assert run(root, tmp_path, f"--trainer.max_steps={steps}", resume=True).steps == steps
+    run(root, tmp_path, resume=True)
     assert_same(tmp_path, whole(1))

@@ -15,7 +15,8 @@ from torch.testing import assert_close
 
 from scalespaces.data._keys import keyed_generator
 from scalespaces.models import create_model
-from scalespaces.train._scales import MultiScale, draw_scales, jitter, rescale_batch, zoom, zoom_masks
+from scalespaces.train._jitter import draw_scales, zoom, zoom_masks
+from scalespaces.train._scales import MultiScale, rescale_batch
 
 # --- whole images ----------------------------------------------------------------------------------------------------
 
@@ -36,16 +37,12 @@ def test_scale_one_is_the_identity():
     images = torch.rand(2, 3, 9, 7)
     assert rescale_batch(images, 1) is images
     assert rescale_batch(images, 1.01) is images  # the size stays
+    assert rescale_batch(images.bfloat16(), 0.5).dtype == torch.bfloat16
 
 
 def test_rescaling_commutes_with_normalization():
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
     assert_close(rescale_batch(images * 3 - 1, 0.6), rescale_batch(images, 0.6) * 3 - 1)
-
-
-def test_half_precision_is_kept():
-    images = torch.rand(1, 1, 8, 8).bfloat16()
-    assert rescale_batch(images, 0.5).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("scale", [0, -1, math.nan, math.inf])
@@ -205,19 +202,6 @@ def test_every_image_has_its_own_factor():
     assert_close(found[1], images[1])
 
 
-def test_a_constant_stays_constant_under_reflection():
-    images = torch.full((2, 1, 9, 9), 0.7)
-    assert_close(zoom(images, torch.tensor([0.3, 2.2]), "reflect"), images)
-
-
-def test_shrinking_leaves_black_around_and_keeps_the_mass():
-    images = torch.zeros(1, 1, 32, 32)
-    images[..., 8:24, 8:24] = 1
-    found = zoom(images, torch.tensor([0.5]))
-    assert found[..., :11, :].max() == 0
-    assert_close(found.sum(), images.sum() / 4)
-
-
 @given(st.integers(1, 9), st.integers(1, 9), st.floats(0.2, 4.0))
 def test_masks_take_the_nearest_pixel(height, width, factor):
     masks = torch.randint(0, 5, (1, height, width))
@@ -240,25 +224,19 @@ def test_masks_lie_where_their_images_are():
     assert_close(images[sure].round(), found[sure].float())
 
 
-def test_jitter_draws_by_seed_epoch_and_sample():
-    images, target, indices = torch.rand(6, 1, 16, 16), torch.arange(6), torch.tensor([5, 3, 17, 0, 1, 2])
-    found, labels = jitter(images, target, indices, epoch=2, seed=7)
-    assert labels is target
-    assert_close(found, zoom(images, draw_scales(indices, 2, 7, 0.5, 2.0)))
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    assert_close(jitter(images[order], target, indices[order].tolist(), epoch=2, seed=7)[0], found[order])
+def test_factors_are_drawn_by_seed_epoch_and_sample():
+    indices, order = torch.tensor([5, 3, 17, 0, 1, 2]), torch.tensor([3, 0, 5, 1, 4, 2])
+    found = draw_scales(indices, epoch=2, seed=7)
+    assert_close(draw_scales(indices[order].tolist(), 2, 7, 0.5, 2.0), found[order])
     for epoch, seed in ((3, 7), (2, 8)):
-        assert not torch.allclose(jitter(images, target, indices, epoch, seed)[0], found)
-    masks = torch.randint(0, 3, (6, 16, 16))
-    both = jitter(images, masks, indices, epoch=2, seed=7, ignore_index=9)
-    assert_close(both, (found, zoom_masks(masks, draw_scales(indices, 2, 7, 0.5, 2.0), 9)))
+        assert not (draw_scales(indices, epoch, seed) == found).any()
 
 
 def test_autocast_leaves_images_alone():
-    images, target = torch.rand(2, 1, 16, 16), torch.zeros(2).long()
+    images, factors = torch.rand(2, 1, 16, 16), torch.tensor([0.7, 1.3])
     with torch.autocast("cpu", torch.bfloat16):
-        found = jitter(images, target, [0, 1], 0)[0]
-    assert_close(found, jitter(images, target, [0, 1], 0)[0])
+        found = zoom(images, factors)
+    assert_close(found, zoom(images, factors))
 
 
 def test_factors_are_uniform_on_a_logarithmic_axis():
@@ -276,20 +254,16 @@ def test_factors_are_not_those_of_augmentation():
     assert abs(np.corrcoef(found, drawn)[0, 1]) < 0.9
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"low": 0}, "low must be a finite number > 0"),
-        ({"low": 2, "high": 1}, "high must be a finite number >= low, which is 2"),
-        ({"fill": "gray"}, "fill is one of zeros, reflect"),
-        ({"indices": [1]}, "one index for each of 2 images is needed, got 1"),
-    ],
-)
-def test_arguments_of_jitter(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        jitter(torch.zeros(2, 1, 4, 4), torch.zeros(2), **({"indices": [1, 2], "epoch": 0} | arguments))
+def test_arguments_of_jitter():
+    with pytest.raises(ValueError, match="low must be a finite number > 0"):
+        draw_scales([1], 0, low=0)
+    with pytest.raises(ValueError, match="high must be a finite number >= low, which is 2"):
+        draw_scales([1], 0, low=2, high=1)
+    fill: Any = "gray"
+    with pytest.raises(ValueError, match="fill is one of zeros, reflect"):
+        zoom(torch.zeros(1, 1, 4, 4), torch.ones(1), fill)
 
 
-def test_no_jitter_is_the_identity():
-    images, masks = torch.rand(2, 1, 4, 4), torch.randint(0, 5, (2, 4, 4))
-    assert_close(jitter(images, masks, [0, 1], 0, low=1, high=1), (images, masks))
+def test_factor_one_is_the_identity():
+    images, masks, one = torch.rand(2, 1, 4, 4), torch.randint(0, 5, (2, 4, 4)), torch.ones(2)
+    assert_close((zoom(images, one), zoom_masks(masks, one)), (images, masks))

@@ -1,55 +1,60 @@
-"""The command ``scalespaces``: a module for each subcommand, which adds its parser and runs it."""
+"""The command ``scalespaces``: a module for each subcommand, imported when it is called.
+
+Each module has a function ``parse``: from the words after the command's name to a namespace, with a function ``run``
+that is called with this namespace.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import scalespaces
-from scalespaces.cli import (
-    _app,
-    _data,
-    _demo,
-    _equivariance,
-    _evaluate,
-    _export,
-    _models,
-    _predict,
-    _train,
-)
 from scalespaces.cli._arguments import Parser
 
 __all__ = ["main"]
 
-COMMANDS = (_demo, _equivariance, _models, _export, _data, _train, _evaluate, _predict, _app)
+COMMANDS = {  # name: its module, and its line in the list of commands
+    "demo": ("_demo", "train on digits of one size, recognize them at others, and write a report to look at"),
+    "equivariance": ("_equivariance", "measure how equivariant random networks are (the paper's figure)"),
+    "models": ("_models", "list the networks"),
+    "info": ("_info", "what a network costs, layer by layer (the paper's tables)"),
+    "export": ("_export", "write a saved network as ONNX or for torch.export"),
+    "data": ("_data", "download, make and check datasets"),
+    "train": ("_train", "train a network by a recipe"),
+    "evaluate": ("_evaluate", "measure networks at several scales, compared with test-time augmentation"),
+    "predict": ("_predict", "predict the classes of images, or of their pixels, with a saved network"),
+    "app": ("_app", "explore scale-spaces, equivariance and predictions on a local page"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, those of the process when left out, and return its exit code."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    if args.run is None:
-        parser.print_help()
-        return 0
+    """Run the command with these arguments, by default those of the process, and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = " ".join(["scalespaces", *words[:1]])
     try:
+        args = parse(words)
         args.run(args)
     except (ValueError, OSError, ImportError) as error:
         message = " ".join(str(error).split())
-        print(f"scalespaces {args.command}: error: {message}", file=sys.stderr)
+        print(f"{name}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"scalespaces {args.command}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
     return 0
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command and all its subcommands."""
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command, and the function ``run`` that takes them. The first word names the command."""
     parser = Parser(prog="scalespaces", description=scalespaces.__doc__)
     parser.add_argument("--version", action="version", version=f"scalespaces {scalespaces.__version__}")
-    parser.set_defaults(run=None)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for command in COMMANDS:
-        command.add(commands)
-    return parser
+    listed = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, (_, about) in COMMANDS.items():
+        listed.add_parser(name, help=about)
+    command = parser.parse_args(words[:1]).command
+    if command is None:
+        return argparse.Namespace(run=lambda _: parser.print_help())
+    return import_module(f"scalespaces.cli.{COMMANDS[command][0]}").parse(words[1:])

@@ -8,18 +8,18 @@ import socket
 import sys
 import threading
 import webbrowser
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
-from scalespaces.cli._arguments import Help
+from scalespaces.cli._arguments import Help, Parser
 
 FIRST_PORT, PORTS = 7860, 100
 
 
-def add(commands: Any) -> None:
-    """Add the parser."""
-    parser = commands.add_parser(
-        "app",
-        help="explore scale-spaces, equivariance and predictions on a local page",
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = Parser(
+        prog="scalespaces app",
         description="Open a page in the browser. It shows the scale-space of your image under any lift and what that "
         "costs, the equivariance errors of networks on it, and what a saved network predicts while the image is "
         "zoomed. The page is served by this machine, to this machine; nothing is sent anywhere. Ctrl-C ends it.",
@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
     add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is for this machine alone")
     add("--no-browser", action="store_true", help="print the address, and open no browser")
+    return parser.parse_args(words)
 
 
 def _port(text: str) -> int:

@@ -18,18 +18,9 @@ from scalespaces.data._make import make_cityscapes, make_pcam, write_sets
 from scalespaces.data._pcam import repack
 
 
-def add(commands: Any) -> None:
-    """Add the parser."""
-    _add_tasks(commands.add_parser("data", help="download, make and check datasets"))
-
-
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The arguments, and the function ``run`` that takes them."""
-    return _add_tasks(Parser(prog="scalespaces data")).parse_args(words)
-
-
-def _add_tasks(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.description = "Download, make and check datasets (extra train)."
+    """Parse the arguments."""
+    parser = Parser(prog="scalespaces data", description="Download, make and check datasets (extra train).")
     parser.set_defaults(run=lambda _: parser.print_help())
     tasks = parser.add_subparsers(dest="task", metavar="TASK", title="tasks")
 
@@ -73,7 +64,7 @@ def _add_tasks(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     task.add_argument("file", metavar="FILE", help="camelyonpatch_level_2_split_*_x.h5")
     task.add_argument("out", metavar="OUT", help="file to write")
     task.add_argument("--force", action="store_true", help="overwrite it")
-    return parser
+    return parser.parse_args(words)
 
 
 def _add_kinds(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from scalespaces import models
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
-from scalespaces.cli._arguments import Help, positive, seed
+from scalespaces.cli._arguments import Help, Parser, positive, seed
 from scalespaces.demo._plot import plot
 from scalespaces.demo._report import render
 from scalespaces.demo._result import SIZES, Result, per_cent, verdicts
@@ -29,11 +30,10 @@ cores and writes report.html, which needs no connection, results.json, and the t
 """
 
 
-def add(commands: Any) -> None:
-    """Add the parser."""
-    parser = commands.add_parser(
-        "demo",
-        help="train on digits of one size, recognize them at others, and write a report to look at",
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = Parser(
+        prog="scalespaces demo",
         description=_DESCRIPTION,
         formatter_class=Help,
     )
@@ -45,6 +45,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="few digits, one epoch: to see that it runs, no more")
     parser.add_argument("--plot", metavar="FILE", help="also draw accuracy against size there: .png, .svg ...")
     parser.add_argument("--open", action="store_true", help="open the report in a browser when it is done")
+    return parser.parse_args(words)
 
 
 def _run(args: argparse.Namespace) -> None:

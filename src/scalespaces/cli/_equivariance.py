@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import scalespaces
 from scalespaces._files import prepare
-from scalespaces.cli._arguments import Help, positive, sampling, seed
+from scalespaces.cli._arguments import Help, Parser, positive, sampling, seed
 from scalespaces.cli._output import progress, write_json
 from scalespaces.data import photograph, read_image
 from scalespaces.functional._conv import SCALE_PADDINGS
@@ -33,11 +33,10 @@ _LIFTS = {"recommended": {name: ARGUMENTS[name] for name in PAPER}, "paper": PAP
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
 
 
-def add(commands: Any) -> None:
-    """Add the parser."""
-    parser = commands.add_parser(
-        "equivariance",
-        help="measure how equivariant random networks are (the paper's figure)",
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = Parser(
+        prog="scalespaces equivariance",
         description="Measure how far networks with random weights are from commuting with downscaling: the paper's "
         'figure "Equivariance quality". The lift is the recommended one; --preset paper draws the paper\'s figure.',
         formatter_class=Help,
@@ -86,6 +85,7 @@ def add(commands: Any) -> None:
     add("--translations", action="store_true", help="measure equivariance to translations, too")
     add("--json", metavar="FILE", help="write the errors and settings there")
     add("--plot", metavar="FILE", help="draw the figure there: .png, .pdf, .svg ...")
+    return parser.parse_args(words)
 
 
 @dataclass

@@ -1,17 +1,17 @@
-"""``scalespaces evaluate``: networks at several scales, and what people do about scale."""
+"""``scalespaces evaluate``: networks at several scales, compared with what people do about scale."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from torch import nn
 
 from scalespaces import models
 from scalespaces._files import prepare, replacing
-from scalespaces.cli._arguments import Help, natural, positive, seed
+from scalespaces.cli._arguments import Help, Parser, add_source, natural, positive, seed
 from scalespaces.cli._output import write_json
 from scalespaces.models._source import build
 from scalespaces.plotting import check_writable, plot_over_scales
@@ -21,16 +21,15 @@ from scalespaces.train._levels import LevelPool
 from scalespaces.train._predict import describe_answers
 
 
-def add(commands: Any) -> None:
-    """Add the parser."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="measure networks at several scales, compared with what people do about scale",
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = Parser(
+        prog="scalespaces evaluate",
         description="Measure saved networks on images at several scales: accuracy, area under the ROC curve and "
-        "negative log-likelihood of classes; average precision, intersection over union and accuracy of pixels. "
-        "Scales are those of sets that `scalespaces data make unseen-scale` made, times those that images are resized "
-        "by. Networks of one level may be run at several scales of each image (test-time augmentation), or at the "
-        "scale of which they are most certain. What that costs is measured, too.",
+        "negative log-likelihood for classes of images; average precision, intersection over union and accuracy for "
+        "classes of pixels. The scale of a set that `scalespaces data make unseen-scale` made is multiplied by the "
+        "factors of --scales. Networks of one level can also be evaluated with test-time augmentation over several "
+        "scales, or at the scale where they are most certain. The cost of each is measured, too.",
         epilog="example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --root data/unseen "
         "--splits test_0.5 test_1 test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png",
         formatter_class=Help,
@@ -38,59 +37,43 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=_run)
     add = parser.add_argument
     add("files", nargs="+", metavar="MODEL", help="networks, .safetensors")
-    add("--names", nargs="+", metavar="NAME", help="of the networks, in their order (default: of files or folders)")
-    add(
-        "--model",
-        metavar="MODULE:FUNCTION",
-        help="for converted networks, what makes the model they were made of: torchvision.models:resnet18, or with "
-        "arguments, 'timm:create_model(model_name=\"resnet18\")'",
-    )
-    add(
-        "--pool",
-        choices=get_args(LevelPool),
-        default="model",
-        help="over levels: the network's own, or of its levels' logits",
-    )
+    add("--names", nargs="+", metavar="NAME", help="one for each network (default: of their files or folders)")
+    add_source(parser)
+    pool = "how levels are combined: by the network itself, or by pooling their logits"
+    add("--pool", choices=get_args(LevelPool), default="model", help=pool)
     add = parser.add_argument_group("images").add_argument
-    add(
-        "--kind",
-        choices=get_args(Kind),
-        required=True,
-        metavar="KIND",
-        help=f"of the data: {', '.join(get_args(Kind))}",
-    )
+    kinds = get_args(Kind)
+    add("--kind", choices=kinds, required=True, metavar="KIND", help=f"of the data: {', '.join(kinds)}")
     add("--root", required=True, metavar="FOLDER", help="of the data")
     add("--splits", nargs="+", default=["test"], metavar="NAME", help="sets: test, valid, train, or any IDX set's name")
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this before anything else")
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
-    add("--table", metavar="CSV", help="labels (pcam_folder, table), if not in a file called after the split")
+    add("--table", metavar="CSV", help="labels (pcam_folder, table), if not in a file named after the split")
     add("--seed", type=seed, metavar="N", help="of the training, where a set is held out of the training set")
     add("--holdout", type=float, default=0.1, metavar="PART", help="of the training set that was held out")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
-    add("--limit", type=positive, metavar="N", help="measure as many images of each set, evenly spread over it")
+    add("--limit", type=positive, metavar="N", help="measure only N images of each set, evenly spread over it")
     add = parser.add_argument_group("scales").add_argument
-    add("--scales", type=float, nargs="+", default=[1.0], metavar="SCALE", help="images are resized by each")
+    add("--scales", type=float, nargs="+", default=[1.0], metavar="SCALE", help="resize images by each of these")
     add("--tta", type=float, nargs="+", metavar="SCALE", help="test-time augmentation: mean over these")
-    add("--select", type=float, nargs="+", metavar="SCALE", help="of these the most certain is selected")
-    add(
-        "--baselines", choices=get_args(Baselines), default="one-level", help="networks that --tta and --select are for"
-    )
+    add("--select", type=float, nargs="+", metavar="SCALE", help="select the most certain of these")
+    add("--baselines", choices=get_args(Baselines), default="one-level", help="networks to run with --tta and --select")
     add = parser.add_argument_group("computation and output").add_argument
     add("--batch", type=positive, default=64, metavar="N", help="images seen at once")
     add("--tile", type=positive, metavar="N", help="side of the windows through which large images are segmented")
     add("--workers", type=natural, default=0, metavar="N", help="processes that read images")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
-    add("--metric", metavar="NAME", help="of table and plot (default: accuracy, or average_precision of pixels)")
-    add("--json", metavar="FILE", help="write all of it there, classes and settings included")
+    add("--metric", metavar="NAME", help="of table and plot (default: accuracy, or average_precision for pixels)")
+    add("--json", metavar="FILE", help="write all results there, classes and settings included")
     add("--csv", metavar="FILE", help="write a line for each network, method, set, scale and metric there")
     add("--plot", metavar="FILE", help="draw the metric against scale there: .png, .pdf, .svg ...")
+    return parser.parse_args(words)
 
 
 def _run(args: argparse.Namespace) -> None:
-    # Whatever can be wrong is found before the work begins.
-    for path in (args.json, args.csv):
-        if path is not None:
-            prepare(path)
+    # Find what is wrong before the work begins.
+    for path in filter(None, (args.json, args.csv)):
+        prepare(path)
     if args.plot is not None:
         check_writable(args.plot)
     names = _names(args.files, args.names)
@@ -106,30 +89,21 @@ def _run(args: argparse.Namespace) -> None:
         holdout=args.holdout,
         on_error="skip" if args.skip_errors else "raise",
     )
-    sets = {split: open_split(options, split, seed=args.seed) for split in args.splits}
+    given = ("scales", "baselines", "pool", "batch", "device", "workers", "limit", "tile", "metric")
     found = evaluate(
         networks,
-        sets,
-        scales=args.scales,
+        {split: open_split(options, split, seed=args.seed) for split in args.splits},
         tta=args.tta or (),
         select=args.select or (),
-        baselines=args.baselines,
-        pool=args.pool,
         classes=class_names(options) or num_classes(options),
-        batch=args.batch,
-        device=args.device,
-        workers=args.workers,
-        limit=args.limit,
-        tile=args.tile,
-        metric=args.metric,
+        **{name: getattr(args, name) for name in given},
     )
     print(found)
     if args.json is not None:
         document = found.to_json()
         document["settings"] |= {"files": dict(zip(names, args.files, strict=True))}
-        document["settings"] |= {
-            key: getattr(args, key) for key in ("kind", "root", "splits", "size", "table", "model")
-        }
+        for key in ("kind", "root", "splits", "size", "table", "model"):
+            document["settings"][key] = getattr(args, key)
         write_json(args.json, document)
     if args.csv is not None:
         with replacing(args.csv) as draft:
@@ -141,7 +115,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _load(file: str, source: nn.Module | None) -> nn.Module:
-    """The network in a file; of the source, if it is a converted one."""
+    """The network in a file, which may be a converted one if there is a source."""
     try:
         return models.load(file)
     except ValueError:
@@ -151,13 +125,13 @@ def _load(file: str, source: nn.Module | None) -> nn.Module:
 
 
 def _names(files: Sequence[str], given: Sequence[str] | None) -> list[str]:
-    """A name for each network: as given, or of the files, or of the folders they are in."""
+    """A name for each network: the given ones, or those of the files, or of their folders."""
     if given is not None:
         if len(given) != len(files) or len(set(given)) < len(given):
             raise ValueError(f"--names are {len(files)} different names, one for each network, got {' '.join(given)}")
         return list(given)
     choices = [[Path(file).stem for file in files], [Path(file).absolute().parent.name for file in files], list(files)]
-    names = next((names for names in choices if len(set(names)) == len(names)), None)
-    if names is None:
-        raise ValueError(f"networks are different files, got {' '.join(files)}")
-    return names
+    for names in choices:
+        if len(set(names)) == len(names):
+            return names
+    raise ValueError(f"networks are different files, got {' '.join(files)}")

@@ -1,118 +1,26 @@
-"""``scalespaces models`` and ``scalespaces info``: the networks and what they cost."""
+"""``scalespaces models``: the networks by name."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
+from collections.abc import Sequence
 
-import scalespaces
 from scalespaces import models
-from scalespaces._files import prepare
-from scalespaces.cli._arguments import positive, sampling
-from scalespaces.cli._output import write_json
-from scalespaces.functional._conv import SCALE_PADDINGS
-from scalespaces.functional._lift import METHODS
-from scalespaces.functional._pool import WINDOWS
-from scalespaces.models._registry import PRESETS, entry
-from scalespaces.nn._lift import ARGUMENTS
+from scalespaces._tables import text_table
+from scalespaces.cli._arguments import Parser
+from scalespaces.models._registry import entry
 
 
-def add(commands: Any) -> None:
-    """Add the parsers of both."""
-    _add_models(commands)
-    _add_info(commands)
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = Parser(prog="scalespaces models", description="List the networks by name.")
+    parser.set_defaults(run=_run)
+    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="names that match, such as 's_*'")
+    return parser.parse_args(words)
 
 
-def _add_models(commands: Any) -> None:
-    parser = commands.add_parser("models", help="list the networks", description="List the networks by name.")
-    parser.set_defaults(run=_run_models)
-    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="names that match, as in 's_*'")
-
-
-def _run_models(args: argparse.Namespace) -> None:
+def _run(args: argparse.Namespace) -> None:
     names = models.list_models(args.pattern)
     if not names:
         raise ValueError(f"no model matches {args.pattern!r}; there are {', '.join(models.list_models())}")
-    width = max(map(len, names))
-    for name in names:
-        print(f"{name:{width}}  {entry(name).about}")
-
-
-def _add_info(commands: Any) -> None:
-    parser = commands.add_parser(
-        "info",
-        help="what a network costs, layer by layer (the paper's tables)",
-        description="Print a network's table, layer by layer: the shape of the output as [levels, height, width, "
-        "channels], parameters, multiply-adds and activations; and the totals compared with the plain baseline's. "
-        "Nothing is computed, so any size will do. What is not said is as recommended, or as --preset says.",
-        argument_default=argparse.SUPPRESS,
-    )
-    parser.set_defaults(run=_run_info)
-    parser.add_argument("model", metavar="MODEL", help="a name that `scalespaces models` lists")
-    parser.add_argument(
-        "--input",
-        type=positive,
-        nargs=3,
-        metavar=("C", "H", "W"),
-        help="channels, height and width of the image (default: the paper's, 3 96 96 or 3 992 992)",
-    )
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="write JSON there; without FILE, print it and no table"
-    )
-    add = parser.add_argument_group("network").add_argument
-    add("--preset", choices=PRESETS, help="recommended: cascade, pyramid, dilated windows; paper: direct, dense, plain")
-    add("--classes", type=positive, dest="num_classes", metavar="N", help="number of classes")
-    add("--levels", type=positive, dest="num_levels", metavar="S", help="levels that are pooled in the end")
-    add(
-        "--filter-levels",
-        type=positive,
-        nargs="+",
-        metavar="K",
-        help="levels of the filters where the paper's are deep, or one number for every place",
-    )
-    add("--scale-padding", choices=SCALE_PADDINGS, help="past the last level")
-    add("--window", choices=WINDOWS, help="windows of the poolings")
-    add = parser.add_argument_group("lift").add_argument
-    add("--base", type=float, metavar="C", help="dilation between levels")
-    add("--zero-scale", type=float, metavar="S0", help="blur the image comes with, a variance")
-    add("--method", choices=METHODS, help="the exact lift, or the paper's")
-    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense or oversampling, a number")
-    add("--first-level", type=int, metavar="K", help="number of the first level; negative for finer ones")
-
-
-def _run_info(args: argparse.Namespace) -> None:
-    found = entry(args.model)
-    shape = tuple(getattr(args, "input", found.input_shape))
-    said = {
-        name: value for name, value in vars(args).items() if name not in ("run", "command", "model", "input", "json")
-    }
-    if len(said.get("filter_levels", ())) == 1:
-        said["filter_levels"] = said["filter_levels"][0]
-    said["lift"] = {name: said.pop(name) for name in ARGUMENTS if name in said}
-    path = getattr(args, "json", None)
-    if path not in (None, "-"):
-        prepare(path)
-    model = models.create_model(args.model, in_channels=shape[0], **said)
-    summary, others = models.summarize(model, shape), {}
-    if found.baseline is not None:
-        classes = model.config["num_classes"]
-        plain = models.create_model(found.baseline, in_channels=shape[0], num_classes=classes)
-        others[found.baseline] = models.summarize(plain, shape)
-    document = {
-        "scalespaces": scalespaces.__version__,
-        "config": model.config,
-        "input_shape": list(shape),
-        **summary.to_json(),
-        "baseline": {name: other.total for name, other in others.items()},
-    }
-    if path == "-":
-        print(json.dumps(document, indent=1, allow_nan=False))
-        return
-    plain = model.config["lift"] | {key: value for key, value in model.config.items() if key not in ("name", "lift")}
-    settings = ", ".join(f"{key} {value}" for key, value in plain.items() if value is not None)
-    print(f"{args.model}: {found.about}\n{settings}\n")
-    print(summary.table(args.model, others))
-    print("\nshape: [levels, height, width, channels], at level 0; MiB: the outputs of all layers, float32, one image")
-    if path is not None:
-        write_json(path, document)
+    print(text_table([[name, entry(name).about] for name in names], left=2))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from scalespaces._extras import require
-from scalespaces.cli._arguments import add_own
 
 _DESCRIPTION = (
-    "Train a network by a recipe, a YAML file with the keys below, any of which may be given here instead. Several "
-    "devices and machines are started with torchrun or SLURM: torchrun --nproc-per-node 4 -m scalespaces train ... . "
-    "--resume continues an interrupted run exactly where it stopped."
+    "Train a network by a recipe, a YAML file with the keys below. Any of them can be given as an option instead. "
+    "To use several devices or machines, start it with torchrun or SLURM: "
+    "torchrun --nproc-per-node 4 -m scalespaces train ... . --resume continues an interrupted run exactly."
 )
 _EPILOG = (
     "example: scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 "
@@ -21,36 +20,34 @@ _EPILOG = (
 )
 
 
-def add(commands: Any) -> None:
-    """Add the command; it parses its own arguments."""
-    add_own(commands, "train", run, "train a network by a recipe")
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a recipe's file, which comes first, and options for its keys."""
+    from scalespaces.train._recipe import parse_recipe, recipe_parser
+
+    parser = recipe_parser(prog="scalespaces train [RECIPE]", description=_DESCRIPTION, epilog=_EPILOG)
+    add = parser.add_argument
+    add("--out", help="folder of the results (default: out/ and the name of the recipe)")
+    add("--resume", action="store_true", help="continue from the last checkpoint in --out, if there is one")
+    add("--force", action="store_true", help="start over if --out holds a run already")
+    if not words:
+        return argparse.Namespace(run=lambda _: parser.print_help())
+    file = None if words[0].startswith("-") else words[0]
+    for word in words[1:] if file is None else ():
+        if word.endswith((".yaml", ".yml")) and Path(word).is_file():
+            raise ValueError(f"the recipe comes first: scalespaces train {word} ...")
+    recipe, said = parse_recipe(parser, file, words if file is None else words[1:])
+    out = Path(said.out or Path("out", "train" if file is None else Path(file).stem))
+    return argparse.Namespace(run=_run, recipe=recipe, out=out, resume=said.resume, force=said.force)
 
 
-def run(argv: Sequence[str]) -> None:
-    """Train."""
-    from scalespaces.train._recipe import parse_recipe, parser
-
-    named = [argv[0]] if argv and not argv[0].startswith("-") else []
-    made = parser(prog="scalespaces train [RECIPE]", description=_DESCRIPTION, epilog=_EPILOG)
-    made.add_argument("--out", help="folder of the results (default: out/ and the name of the recipe)")
-    made.add_argument(
-        "--resume", action="store_true", help="continue from the last checkpoint in --out, if there is one"
-    )
-    made.add_argument("--force", action="store_true", help="start over if --out holds a run already")
-    if not argv:
-        made.print_help()
-        return
-    if stray := [word for word in argv[1:] if word.endswith((".yaml", ".yml")) and Path(word).is_file() and not named]:
-        raise ValueError(f"the recipe comes first: scalespaces train {stray[0]} ...")
-    recipe, rest = parse_recipe(made, named[0] if named else None, argv[len(named) :])
-    out = Path(rest.out or Path("out", Path(named[0]).stem if named else "train"))
-    require("lightning.pytorch", "train")  # takes seconds, and is not needed to say what is wrong
+def _run(args: argparse.Namespace) -> None:
+    require("lightning.pytorch", "train")  # takes seconds, so it comes after the recipe is checked
     from scalespaces.train._run import train
 
     try:
-        result = train(recipe, out, resume=rest.resume, force=rest.force)
+        result = train(args.recipe, args.out, resume=args.resume, force=args.force)
     except KeyboardInterrupt:
-        print(f"--resume continues from the last checkpoint in {out}, if there is one", file=sys.stderr)
+        print(f"--resume continues from the last checkpoint in {args.out}, if there is one", file=sys.stderr)
         raise
     best = "" if result.best is None else f"; best {result.monitor} {result.best:.4g} in epoch {result.best_epoch}"
-    print(f"wrote {out} after {result.steps} steps{best}", file=sys.stdout)
+    print(f"wrote {args.out} after {result.steps} steps{best}")

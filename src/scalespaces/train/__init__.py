@@ -1,6 +1,6 @@
 """Training, evaluation and prediction: recipes run by Lightning, metrics at many scales, and masks of large images.
 
-What a notebook needs, and the commands run, are five names::
+Five names are all that a notebook needs; the commands run the same functions::
 
     recipe = scalespaces.train.load_recipe("recipes/pcam_s_densenet.yaml", ["--data.root", "data/pcam"])
     result = scalespaces.train.train(recipe, "out/pcam")
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recipe", "evaluate", "load_recipe", "predict", "train"]
 
-_HOMES = {  # the file of each name, and what that imports: Lightning takes seconds
+_HOMES = {  # the file of each name, and the extra's module that it needs; imported late, since Lightning takes seconds
     "Recipe": ("_recipe", "yaml"),
     "evaluate": ("_evaluate", None),
     "load_recipe": ("_recipe", "yaml"),

@@ -1,4 +1,4 @@
-"""What is kept of a run: the last state, the best one, the best network, and the numbers of every epoch."""
+"""The files of a run: the last checkpoint, the best one, the best network, and the metrics of every epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST, BEST, NETWORK, METRICS = "last.ckpt", "best.ckpt", "model.safetensors", "m
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Checkpoints appear whole or not at all, and of a file nothing is run."""
+    """Checkpoints are written whole or not at all, and loading one runs no code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write the file."""
@@ -33,7 +33,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint, of which only tensors and plain values are taken."""
+    """Read a checkpoint, which holds only tensors and plain values."""
     try:
         return torch.load(path, map_location=map_location or "cpu", weights_only=True)
     except (RuntimeError, EOFError, ValueError, OSError) as error:
@@ -43,18 +43,14 @@ def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
 
 
 class Keeper(Checkpoint):
-    """Keep what a run leaves in its folder, atomically.
+    """Writes the files of a run, each whole or not at all.
 
     ``last.ckpt`` is written every so many steps and after every epoch, ``best.ckpt`` and the network,
-    ``model.safetensors``, after the best epoch so far. ``metrics.csv`` has a line per epoch, which is printed, too, and
+    ``model.safetensors``, after the best epoch so far. ``metrics.csv`` has a line per epoch, which is also printed. It
     survives interruptions.
 
-    Args:
-        folder: where they go.
-        monitor: the quantity that makes an epoch the best: the smallest loss or nll, the largest anything else.
-        every: steps between checkpoints within an epoch.
-        network: what is saved; it is copied.
-        max_steps: stop after as many steps. (Lightning's own ends an epoch twice if it is gone on with.)
+    The best epoch has the smallest loss or nll, or the largest of anything else that is monitored. After ``max_steps``
+    steps, training stops. (Lightning's own ``max_steps`` ends an epoch twice in a resumed run.)
     """
 
     def __init__(
@@ -65,19 +61,19 @@ class Keeper(Checkpoint):
         self.best_epoch: int | None = None
         self.rows: list[dict[str, float]] = []
         self._headed = False
-        self._twin = copy.deepcopy(network)
+        self._twin = copy.deepcopy(network)  # gets the weights that are saved
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value so far, when it was, and the lines of the table."""
+        """The best value so far, its epoch, and the lines of the table."""
         return {"best": self.best, "best_epoch": self.best_epoch, "rows": self.rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Resume from there."""
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
         self.rows = [dict(row) for row in state_dict["rows"]]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Do not begin again if the steps before were enough."""
+        """Stop at once if the steps before were enough."""
         trainer.should_stop = trainer.should_stop or self._enough(trainer)
 
     def _enough(self, trainer: Any) -> bool:
@@ -95,7 +91,7 @@ class Keeper(Checkpoint):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Add a line, and save, once more if it is the best."""
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready < trainer.num_training_batches:
-            if self.best is None:  # max_steps ends an epoch early: it can be gone on with, but has no metrics
+            if self.best is None:  # max_steps ended an epoch early: it can be resumed, but has no metrics
                 self._save_network(trainer)
             return
         values = dict(sorted(pl_module.found.items()))
@@ -108,8 +104,7 @@ class Keeper(Checkpoint):
         if value is not None and (best is None or (value < best if is_lower_better(self.monitor) else value > best)):
             self.best, self.best_epoch = value, trainer.current_epoch
             trainer.save_checkpoint(self.folder / BEST, weights_only=False)
-            self._save_network(trainer)
-        elif best is None:
+        if best is None or self.best != best:
             self._save_network(trainer)
         trainer.save_checkpoint(self.folder / LAST, weights_only=False)
 
@@ -127,25 +122,14 @@ class Keeper(Checkpoint):
             writer = csv.DictWriter(file, names, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(self.rows)
-        if not self._headed:
-            print(" ".join(f"{_short(name):>{_width(name)}}" for name in names))
+        heads = [name.removeprefix("valid/") for name in names]
+        values = [self.rows[-1].get(name) for name in names]
+        cells = ["-" if v is None else f"{v:d}" if isinstance(v, int) else f"{v:.4g}" for v in values]
+        for line in (cells,) if self._headed else (heads, cells):
+            print(*(f"{word:>{max(8, len(head))}}" for word, head in zip(line, heads, strict=True)), flush=True)
         self._headed = True
-        print(" ".join(_cell(name, self.rows[-1].get(name)) for name in names), flush=True)
 
 
 def is_lower_better(monitor: str) -> bool:
     """Whether it is a loss."""
-    return monitor.split("/")[-1] in ("loss", "nll", "loss_step")
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("valid/")
-
-
-def _width(name: str) -> int:
-    return max(8, len(_short(name)))
-
-
-def _cell(name: str, value: float | None) -> str:
-    text = "-" if value is None else f"{value:d}" if isinstance(value, int) else f"{value:.4g}"
-    return f"{text:>{_width(name)}}"
+    return monitor.split("/")[-1] in ("loss", "nll")

@@ -1,15 +1,24 @@
-"""How well networks do at several scales, compared with what people do about scale, and at what cost."""
+"""Measure networks at several scales, compared with what people do about scale, and at what cost.
+
+A batch takes this path, for every network, method and scale::
+
+    batch ---> at_scale ------> method -------> class_scores ---> metrics ---> Row
+               resizes it, and  plain, or       the network's     updated by
+               resizes masks    MultiScale:     answer, with its  every batch
+               back             several scales  levels pooled
+
+``at_scale`` and ``MultiScale`` are in ``_scales``, ``class_scores`` in ``_predict``, the metrics in ``_metrics``, and
+rows and tables in ``_evaluation``.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -21,150 +30,24 @@ from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Part
 from scalespaces.data._progress import Progress
 from scalespaces.models import Card, ScaleNetwork
-from scalespaces.theory._arguments import check_choice, check_integer, check_real
+from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.train._batches import worker_options
-from scalespaces.train._levels import LevelPool, answer
+from scalespaces.train._evaluation import Evaluation, Row
+from scalespaces.train._levels import LevelPool
 from scalespaces.train._predict import (
     channels_of,
+    class_scores,
     describe_answers,
     device_called,
     evaluating,
-    predict_mask,
+    same_shape,
     to_input,
 )
-from scalespaces.train._scales import MultiScale, TooSmallError, at_scale
+from scalespaces.train._scales import MultiScale, TooSmallError, at_scale, check_scales
 
 Baselines = Literal["one-level", "all"]
-METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}
-"""What is done about scale, and how a line is called of it: nothing, the mean over scales, the most certain scale."""
-METRICS = {False: ("accuracy", "auroc", "nll"), True: ("average_precision", "mean_iou", "accuracy")}
-"""What is measured of images as a whole, and of every pixel; the first is shown unless another is asked for."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One network at one scale.
-
-    Args:
-        model: its name.
-        method: one of ``METHODS``.
-        split: the set of images.
-        resize: the factor by which they were resized.
-        scale: of the set, times ``resize``.
-        images: how many.
-        metrics: as :class:`~scalespaces.train._metrics.ClassificationMetrics` or
-            :class:`~scalespaces.train._metrics.SegmentationMetrics` compute them; None if the images were too small.
-        seconds_per_image: the median over batches.
-        cost: the same, relative to the first network of one level at this scale, or to the first one.
-        note: why there are no metrics.
-    """
-
-    model: str
-    method: str
-    split: str
-    resize: float
-    scale: float
-    images: int
-    metrics: dict[str, Any] | None = None
-    seconds_per_image: float | None = None
-    cost: float | None = None
-    note: str | None = None
-
-    @property
-    def label(self) -> str:
-        """The network and what was done about scale."""
-        return self.model + METHODS[self.method]
-
-    def value(self, metric: str) -> float | None:
-        """A metric over all classes."""
-        return None if self.metrics is None else self.metrics[metric]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Networks, methods and scales: all that was measured.
-
-    Args:
-        rows: one for each.
-        metric: the one that tables and pictures show.
-        models: what is known of the networks, by name.
-        settings: of :func:`evaluate`.
-    """
-
-    rows: Sequence[Row]
-    metric: str
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        found = next(row.metrics for row in self.rows if row.metrics is not None)
-        return tuple(name for name in found if name != "per_class")
-
-    def lines(self, metric: str | None = None) -> dict[str, list[tuple[float, float | None]]]:
-        """A metric over scales, by network and method; by set, too, if several sets were resized several times."""
-        metric = check_choice("metric", metric or self.metric, self.metrics())
-        apart = len({row.split for row in self.rows}) > 1 and len({row.resize for row in self.rows}) > 1
-        lines: dict[str, list[tuple[float, float | None]]] = {}
-        for row in self.rows:
-            label = f"{row.label}, {row.split}" if apart else row.label
-            lines.setdefault(label, []).append((row.scale, row.value(metric)))
-        return {label: sorted(points, key=lambda point: point[0]) for label, points in lines.items()}
-
-    def table(self, metric: str | None = None) -> str:
-        """A metric, with a row for each network and method, a column for each scale, and the median cost."""
-        metric = check_choice("metric", metric or self.metric, self.metrics())
-        points = sorted({(row.scale, row.split, row.resize) for row in self.rows})
-        ambiguous = len({scale for scale, _, _ in points}) < len(points)
-        heads = [f"{split} x{resize:g}" if ambiguous else f"{scale:g}" for scale, split, resize in points]
-        widths = [max(6, len(head)) for head in heads]
-        cells: dict[str, dict[Any, Row]] = {}
-        for row in self.rows:
-            cells.setdefault(row.label, {})[row.scale, row.split, row.resize] = row
-        first = max(map(len, [*cells, metric]))
-
-        def line(*words: str) -> str:
-            label, *middle, cost = words
-            columns = " ".join(f"{word:>{width}}" for word, width in zip(middle, widths, strict=True))
-            return f"{label:{first}} | {columns} | {cost:>7}"
-
-        lines = [line(metric, *heads, "cost")]
-        lines.append("-" * len(lines[0]))
-        for label, found in cells.items():
-            values = [found[point].value(metric) for point in points]
-            costs = [row.cost for row in found.values() if row.cost is not None]
-            cost = f"{statistics.median(costs):.2f}x" if costs else "-"
-            lines.append(line(label, *("-" if value is None else f"{value:.4f}" for value in values), cost))
-        notes = [f"- {row.label}, {row.split}: {row.note}" for row in self.rows if row.note is not None]
-        return "\n".join([*lines, *notes])
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it, classes and settings included: plain values, and None where there is none."""
-        from importlib.metadata import version
-
-        return {
-            **{name: version(name) for name in ("scalespaces", "torch", "torchmetrics")},
-            "settings": dict(self.settings),
-            "metric": self.metric,
-            "models": {name: dict(about) for name, about in self.models.items()},
-            "results": [asdict(row) for row in self.rows],
-        }
-
-    def to_csv(self) -> str:
-        """A line for each network, method, set, scale and metric; the classes' own are left to :meth:`to_json`."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["model", "method", "split", "resize", "scale", "metric", "value"])
-        for row in self.rows:
-            values = {name: row.value(name) for name in self.metrics()}
-            values |= {"seconds_per_image": row.seconds_per_image, "cost": row.cost}
-            for name, value in values.items():
-                what = [row.model, row.method, row.split, row.resize, row.scale, name]
-                writer.writerow([*what, "" if value is None else value])
-        return text.getvalue()
-
-    def __str__(self) -> str:
-        return self.table()
+Method = Callable[[Tensor], Tensor]
+"""From images to logits."""
 
 
 def evaluate(
@@ -190,26 +73,26 @@ def evaluate(
     Images are resized by each of the ``scales`` first. Where every pixel has a class, answers are resized back and
     compared with the whole mask. If images are too small for a network at a scale, there is a note and no metrics.
 
-    Costs are seconds per image, the median over batches, of all that happens after an image was resized and normalized.
+    Costs are seconds per image, the median over batches, without the first resizing and normalization.
 
     Args:
         models: one, or several by name; moved to the device, and run in evaluation mode.
         data: images with their classes or masks, or several such sets by name. A set that is named like
             ``test_0.5`` has that scale, as those of :func:`~scalespaces.data.unseen_scales`, and others have scale 1.
         scales: by which images are resized, see :func:`~scalespaces.train._scales.rescale_batch`.
-        tta: scales of test-time augmentation, see :class:`~scalespaces.train._scales.MultiScale`; none when left out.
-        select: scales of which the most certain is selected; none when left out.
+        tta: scales of test-time augmentation, see :class:`~scalespaces.train._scales.MultiScale`; none by default.
+        select: scales of which the most certain one is selected; none by default.
         baselines: which networks ``tta`` and ``select`` are for: those with one level, or all.
-        pool: over levels, of networks that have several; see :func:`~scalespaces.train._levels.answer`.
-        classes: of the data: their names, or their number. When left out, the networks' own.
-        batch: images that are seen at once, if they are of equal size; where every pixel has a class, it is one.
+        pool: how networks with several levels combine them; see :func:`~scalespaces.train._levels.answer`.
+        classes: of the data: their names, or their number. By default, the networks' own.
+        batch: images that are seen at once, if they are of equal size; one where every pixel has a class.
         device: cpu, cuda or mps, or ``"auto"`` for the best there is.
         workers: processes that read images.
-        limit: measure only as many images of each set, evenly spread over it.
+        limit: measure only so many images of each set, evenly spread over it.
         tile: side of the windows through which large images are seen, where every pixel has a class; see
-            :func:`~scalespaces.train._predict.predict_mask`.
+            :func:`~scalespaces.train._predict.predict_rows`.
         ignore_index: the number in masks of pixels that do not count.
-        metric: the one that tables and pictures show: accuracy, auroc or nll of images; average_precision, mean_iou or
+        metric: the one that tables and plots show: accuracy, auroc or nll of images; average_precision, mean_iou or
             accuracy of pixels.
 
     Example:
@@ -228,45 +111,59 @@ def evaluate(
     check_choice("baselines", baselines, get_args(Baselines))
     check_choice("pool", pool, get_args(LevelPool))
     check_integer("batch", batch, 1)
-    factors = list(dict.fromkeys(check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales))
-    if not factors:
-        raise ValueError("scales has at least one scale, got none")
+    factors = list(dict.fromkeys(check_scales(scales)))
     where = device_called(str(device))
     parts = {name: _part(name, dataset, limit) for name, dataset in sets.items()}
     dense = next(iter(parts.values()))[0][1].ndim == 2
-    metric = METRICS[dense][0] if metric is None else check_choice("metric", metric, METRICS[dense])
+    kind: Any = partial(SegmentationMetrics, ignore_index=ignore_index) if dense else ClassificationMetrics
+    known = SegmentationMetrics.names if dense else ClassificationMetrics.names
+    metric = known[0] if metric is None else check_choice("metric", metric, known)
+    about = {
+        name: {
+            "network": type(network).__name__,
+            "levels": num_levels(network),
+            "parameters": sum(p.numel() for p in network.parameters()),
+        }
+        for name, network in networks.items()
+    }
+    rows: list[Row] = []
     with ExitStack() as stack:
         for network in networks.values():
             stack.enter_context(evaluating(network.to(where)))
         stack.enter_context(torch.inference_mode())
+        names = _class_names(networks, parts, classes, dense)
+        methods: dict[str, dict[str, Method]] = {}
         for name, network in networks.items():
-            _check_channels(name, network, parts)
-        names = _class_names(networks, classes, dense)
-        if dense:
-            new_metrics: Callable[[], Any] = partial(SegmentationMetrics, len(names), names, ignore_index=ignore_index)
-        else:
-            new_metrics = partial(ClassificationMetrics, len(names), names)
-        cells = [
-            _Cell(name, method, split, factor, asked, new_metrics().to(where))
-            for split in parts
-            for name, network in networks.items()
-            for method, asked in _methods(network, tta, select, baselines, pool, tile, dense)
-            for factor in factors
-        ]
-        ways = {cell.method for cell in cells}
+            one = num_levels(network) == 1
+            plain = partial(class_scores, network, pixels=dense, pool="model" if one else pool, tile=tile)
+            methods[name] = {"plain": plain}
+            if tta and (one or baselines == "all"):
+                methods[name]["tta"] = MultiScale(plain, tta, "mean")
+            if select and (one or baselines == "all"):
+                methods[name]["select"] = MultiScale(plain, select, "select")
         for method, given in (("tta", tta), ("select", select)):
-            if given and method not in ways:
+            if given and not any(method in ways for ways in methods.values()):
                 raise ValueError(f"{method} is for networks of one level, and there is none; use baselines='all'")
         for split, part in parts.items():
-            here = [cell for cell in cells if cell.split == split]
-            _measure(here, networks, part, 1 if dense else batch, workers, f"evaluating {split}")
-        rows = [cell.row(len(parts[cell.split])) for cell in cells]
+            cells = {
+                name: [
+                    _Cell(
+                        Row(name, method, split, factor, set_scale(split) * factor, len(part)),
+                        run,
+                        kind(len(names), names).to(where),
+                    )
+                    for method, run in methods[name].items()
+                    for factor in factors
+                ]
+                for name in networks
+            }
+            _measure(cells, networks, part, 1 if dense else batch, workers, f"evaluating {split}")
+            rows += [cell.finish() for group in cells.values() for cell in group]
     if all(row.metrics is None for row in rows):
         raise ValueError(f"no network can answer for these images: {rows[0].note}")
     settings = {"scales": factors, "tta": list(tta), "select": list(select), "baselines": baselines, "pool": pool}
     settings |= {"classes": list(names), "batch": batch, "device": str(where), "limit": limit, "tile": tile}
     settings |= {"threads": torch.get_num_threads()}
-    about = {name: _about(network) for name, network in networks.items()}
     return Evaluation(_with_costs(rows, about), metric, about, settings)
 
 
@@ -285,151 +182,9 @@ def set_scale(name: str) -> float:
     return scale if 0 < scale < math.inf else 1.0
 
 
-# --- networks --------------------------------------------------------------------------------------------------------
-
-
 def num_levels(model: nn.Module) -> int:
     """The number of levels of a network; 1 if it has no scale-space."""
     return model.lift.num_levels if isinstance(model, ScaleNetwork) else 1
-
-
-class _Asked:
-    """From images to logits, in the way that fits the task."""
-
-    def __init__(self, model: nn.Module, pool: LevelPool, tile: int | None, dense: bool) -> None:
-        self.model, self.tile, self.dense = model, tile, dense
-        self.pool: LevelPool = pool
-
-    def __call__(self, images: Tensor) -> Tensor:
-        if not self.dense:
-            return answer(self.model, images, self.pool)
-        masks = [predict_mask(self.model, image, tile=self.tile, pool=self.pool) for image in images]
-        return torch.stack(masks).clamp(min=1e-30).log()
-
-
-def _methods(
-    model: nn.Module,
-    tta: Sequence[float],
-    select: Sequence[float],
-    baselines: Baselines,
-    pool: LevelPool,
-    tile: int | None,
-    dense: bool,
-) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
-    """What is done about scale, and the network with it."""
-    one = num_levels(model) == 1
-    asked = _Asked(model, "model" if one else pool, tile, dense)
-    methods: list[tuple[str, Callable[[Tensor], Tensor]]] = [("plain", asked)]
-    if one or baselines == "all":
-        methods += [("tta", MultiScale(asked, tta, "mean"))] if tta else []
-        methods += [("select", MultiScale(asked, select, "select"))] if select else []
-    return methods
-
-
-def _check_channels(name: str, network: nn.Module, parts: Mapping[str, Part]) -> None:
-    channels = channels_of(network)
-    for split, part in parts.items():
-        found = len(part[0][0])
-        if found != channels:
-            raise ValueError(f"{name!r} takes images of {channels} channels, and those of {split!r} have {found}")
-
-
-def _class_names(
-    networks: Mapping[str, nn.Module], classes: int | Sequence[str] | None, dense: bool
-) -> tuple[str, ...]:
-    """The names of the classes, once networks and data are known to agree on them."""
-    given = classes if isinstance(classes, Sequence) else ()
-    number = classes if isinstance(classes, int) else len(given) or None
-    names = tuple(given)
-    for name, network in networks.items():
-        own, of_pixels = describe_answers(network)
-        if of_pixels != dense:
-            kinds = ("images as a whole", "every pixel")
-            raise ValueError(f"{name!r} answers for {kinds[of_pixels]}, and the data have classes of {kinds[dense]}")
-        if number is not None and len(own) != number:
-            raise ValueError(f"{name!r} answers with {len(own)} classes, and there are {number} in the data")
-        if given and own != tuple(given) and (Card.of(network).classes or set(own) == set(given)):
-            raise ValueError(f"{name!r} has the classes {', '.join(own)}, and the data in the order {', '.join(given)}")
-        number, names = len(own), names or own
-    return names
-
-
-def _about(model: nn.Module) -> dict[str, Any]:
-    return {
-        "network": type(model).__name__,
-        "levels": num_levels(model),
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
-
-
-# --- measurements ----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Cell:
-    """A row in the making, which is a network that notes how long it takes."""
-
-    model: str
-    method: str
-    split: str
-    resize: float
-    asked: Callable[[Tensor], Tensor]
-    metrics: Any
-    seconds: list[float] = field(default_factory=list)
-    note: str | None = None
-
-    def __call__(self, images: Tensor) -> Tensor:
-        _synchronize(images.device)
-        start = time.perf_counter()
-        found = self.asked(images)
-        _synchronize(images.device)
-        self.seconds.append((time.perf_counter() - start) / len(images))
-        return found
-
-    def update(self, images: Tensor, target: Tensor) -> None:
-        """Take in a batch, unless images were too small."""
-        if self.note is not None:
-            return
-        try:
-            found = at_scale(self, images, self.resize)
-        except TooSmallError as error:
-            self.note = str(error)
-        else:
-            self.metrics.update(found, target)
-
-    def row(self, images: int) -> Row:
-        """What became of it."""
-        place = {"split": self.split, "resize": self.resize, "scale": set_scale(self.split) * self.resize}
-        if self.note is not None:
-            return Row(self.model, self.method, **place, images=images, note=self.note)
-        seconds = statistics.median(self.seconds[1:] or self.seconds)  # the first batch warms up
-        found = self.metrics.compute()
-        return Row(self.model, self.method, **place, images=images, metrics=found, seconds_per_image=seconds)
-
-
-def _measure(
-    cells: Sequence[_Cell], networks: Mapping[str, nn.Module], part: Part, batch: int, workers: int, what: str
-) -> None:
-    """Show all images of a set to all networks; each image is read once."""
-    loader = DataLoader(part, batch, collate_fn=list, **worker_options(workers))
-    with Progress(what, len(part) * len(cells), " answers") as progress:
-        for samples in loader:
-            for images, target in _same_size(samples):
-                for name, network in networks.items():
-                    inputs = to_input(network, to_unit(images))
-                    for cell in cells:
-                        if cell.model == name:
-                            cell.update(inputs, target.to(inputs.device))
-                            progress.add(len(images))
-
-
-def _same_size(samples: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of images of the same size."""
-    groups: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
-    for image, target in samples:
-        groups.setdefault(image.shape, []).append((image, target))
-    for group in groups.values():
-        yield torch.stack([image for image, _ in group]), torch.stack([target for _, target in group])
 
 
 def _part(name: str, dataset: ImageDataset, limit: int | None) -> Part:
@@ -439,6 +194,87 @@ def _part(name: str, dataset: ImageDataset, limit: int | None) -> Part:
     if not number:
         raise ValueError(f"there are no images in the set {name!r}")
     return Part(dataset, [i * available // number for i in range(number)])
+
+
+def _class_names(
+    networks: Mapping[str, nn.Module], parts: Mapping[str, Part], classes: int | Sequence[str] | None, dense: bool
+) -> tuple[str, ...]:
+    """The names of the classes, if networks and data agree on them, and on the channels of images."""
+    given = () if classes is None or isinstance(classes, int) else tuple(classes)
+    number = classes if isinstance(classes, int) else len(given) or None
+    names = given
+    for name, network in networks.items():
+        channels = channels_of(network)
+        for split, part in parts.items():
+            if (found := len(part[0][0])) != channels:
+                raise ValueError(f"{name!r} takes images of {channels} channels, and those of {split!r} have {found}")
+        own, of_pixels = describe_answers(network)
+        if of_pixels != dense:
+            kinds = ("images as a whole", "every pixel")
+            raise ValueError(f"{name!r} answers for {kinds[of_pixels]}, and the data have classes of {kinds[dense]}")
+        if number is not None and len(own) != number:
+            raise ValueError(f"{name!r} answers with {len(own)} classes, and there are {number} in the data")
+        if given and own != given and (Card.of(network).classes or set(own) == set(given)):
+            raise ValueError(f"{name!r} has the classes {', '.join(own)}, and the data in the order {', '.join(given)}")
+        number, names = len(own), names or own
+    return names
+
+
+@dataclass
+class _Cell:
+    """A row in the making."""
+
+    row: Row
+    method: Method
+    metrics: Any
+    seconds: list[float] = field(default_factory=list)
+
+    def update(self, images: Tensor, target: Tensor) -> None:
+        """Take in a batch, unless images were too small."""
+        if self.row.note is not None:
+            return
+        try:
+            found = at_scale(self._timed, images, self.row.resize)
+        except TooSmallError as error:
+            self.row = replace(self.row, note=str(error))
+        else:
+            self.metrics.update(found, target)
+
+    def _timed(self, images: Tensor) -> Tensor:
+        _synchronize(images.device)
+        start = time.perf_counter()
+        found = self.method(images)
+        _synchronize(images.device)
+        self.seconds.append((time.perf_counter() - start) / len(images))
+        return found
+
+    def finish(self) -> Row:
+        """The row."""
+        if self.row.note is not None:
+            return self.row
+        seconds = statistics.median(self.seconds[1:] or self.seconds)  # the first batch warms up
+        return replace(self.row, metrics=self.metrics.compute(), seconds_per_image=seconds)
+
+
+def _measure(
+    cells: Mapping[str, Sequence[_Cell]],
+    networks: Mapping[str, nn.Module],
+    part: Part,
+    batch: int,
+    workers: int,
+    what: str,
+) -> None:
+    """Show all images of a set to all networks. Each image is read once."""
+    loader = DataLoader(part, batch, collate_fn=list, **worker_options(workers))
+    with Progress(what, len(part) * sum(map(len, cells.values())), " answers") as progress:
+        for samples in loader:
+            for group in same_shape([image for image, _ in samples]):
+                images, target = (torch.stack([samples[i][n] for i in group]) for n in (0, 1))
+                for name, network in networks.items():
+                    inputs = to_input(network, to_unit(images))
+                    for cell in cells[name]:
+                        cell.update(inputs, target.to(inputs.device))
+                        progress.add(len(images))
 
 
 def _with_costs(rows: Sequence[Row], about: Mapping[str, Mapping[str, Any]]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""One answer from many levels: how they are supervised in training, and combined in evaluation."""
+"""Several levels, one answer: how levels are combined in evaluation, and supervised in training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from scalespaces.functional import scale_pool
 from scalespaces.models import ScaleNetwork
 from scalespaces.models._network import on_image
 from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_choice
 
 LevelPool = Literal["model", "mean", "max", "logsumexp", "probabilities"]
 Supervision = Literal["answer", "mean", "apart"]
 
 
 def answer(model: nn.Module, images: Tensor, pool: LevelPool = "model") -> Tensor:
-    r"""The logits of a network, with its levels combined as asked.
+    r"""The logits of a network.
 
-    ``"model"`` is the network's own answer, which any network has. The others combine the scores of its levels, see
+    ``"model"`` is the network's own answer; any network has one. The other pools combine the scores of its levels, see
     :func:`~scalespaces.functional.scale_pool`.
 
     Shape:
@@ -50,13 +51,12 @@ def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
 
 
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
-    r"""The cross-entropy to be averaged, summed over all targets that are not ignored.
+    r"""The cross-entropy, summed over all targets that are not ignored.
 
     ``"answer"`` supervises the network's own answer; ``"mean"`` the mean of its levels' logits, so that every level
-    learns; ``"apart"`` every level by itself, the mean of :math:`S` losses.
+    learns; ``"apart"`` every level by itself: the loss is the mean of :math:`S` losses.
     """
-    if how not in get_args(Supervision):
-        raise ValueError(f"levels are supervised by one of {', '.join(get_args(Supervision))}, got {how!r}")
+    check_choice("supervise", how, get_args(Supervision))
     if how == "apart":
         levels = level_scores(model, images).levels
         losses = [F.cross_entropy(level, target, ignore_index=ignore_index, reduction="sum") for level in levels]

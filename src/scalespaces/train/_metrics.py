@@ -1,4 +1,4 @@
-"""What is measured of answers: of images' classes, and of pixels'. Made of torchmetrics (extra ``train``)."""
+"""Metrics of classes, of images or of their pixels. Made of torchmetrics (extra ``train``)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ from scalespaces._extras import require
 from scalespaces.theory._arguments import check_integer
 
 torchmetrics: Any = require("torchmetrics", "train")
+classification: Any = require("torchmetrics.classification", "train")
 
 Found = dict[str, Any]
-"""Metrics by name, fit for JSON: numbers, None where there is none, and a dictionary for each of the classes."""
+"""Metrics by name, fit for JSON: numbers, None for a metric that is not known, and a dictionary for each class."""
 
 
 class _Metrics(nn.Module):
-    """What both kinds have in common: names of the classes, checks, and a state for processes that saw nothing."""
+    """Names of the classes, checks of the arguments, and the confusion matrix."""
 
-    confusion: Any
+    names: tuple[str, ...]
+    """Of the metrics over all classes; the first is shown unless another one is chosen."""
+    pixels: tuple[int, ...] = ()
+    """Of an image, as far as they have classes; any size will do."""
+    update: Any
+    _found: Any
 
     def __init__(self, num_classes: int, class_names: Sequence[str], ignore_index: int | None) -> None:
         super().__init__()
@@ -32,22 +38,30 @@ class _Metrics(nn.Module):
         self.ignore_index = ignore_index
         if len(self.class_names) != num_classes or len(set(self.class_names)) < num_classes:
             raise ValueError(f"class_names are {num_classes} different names, got {list(class_names)}")
-        classification = require("torchmetrics.classification", "train")
         self.confusion = classification.MulticlassConfusionMatrix(num_classes, validate_args=False)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         children: Any = self.children()
         for metric in children:
             metric.reset()
 
-    def _check(self, logits: Tensor, target: Tensor, axes: str) -> Tensor:
-        """Refuse what does not fit; return which targets count."""
-        if logits.ndim != (4 if axes else 2) or logits.shape[1] != self.num_classes:
-            raise ValueError(f"logits are (B, {self.num_classes}{axes}), got {tuple(logits.shape)}")
-        expected = (len(logits), *logits.shape[2:])
-        if target.shape != expected:
-            raise ValueError(f"target is {expected}, got {tuple(target.shape)}")
+    def compute(self) -> Found:
+        """The metrics of all batches, and of all processes within :mod:`torch.distributed`."""
+        if not self.confusion.update_called:  # so that the states of all processes have the same form
+            target = torch.zeros(0, *self.pixels, dtype=torch.int64, device=self.confusion.device)
+            self.update(torch.zeros(0, self.num_classes, *self.pixels, device=target.device), target)
+        return self._found(self.confusion.compute().cpu())
+
+    def _per_class(self, **columns: Sequence[Any]) -> dict[str, Found]:
+        rows = zip(*columns.values(), strict=True)
+        return {name: dict(zip(columns, row, strict=True)) for name, row in zip(self.class_names, rows, strict=True)}
+
+    def _check(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Refuse shapes and classes that do not fit; return which targets count."""
+        if logits.shape[1] != self.num_classes or target.shape != logits[:, 0].shape:
+            shapes = f"{tuple(logits.shape)} and {tuple(target.shape)}"
+            raise ValueError(f"logits are (B, {self.num_classes}, ...) and target is (B, ...), got {shapes}")
         counts = torch.ones_like(target, dtype=torch.bool) if self.ignore_index is None else target != self.ignore_index
         wrong = target[counts & ((target < 0) | (target >= self.num_classes))]
         if len(wrong):
@@ -57,19 +71,13 @@ class _Metrics(nn.Module):
 
 
 class ClassificationMetrics(_Metrics):
-    r"""Accuracy, area under the ROC curve, and negative log-likelihood of answers for whole images.
+    r"""Accuracy, area under the ROC curve, and negative log-likelihood of classes of images.
 
-    ``auroc`` is that of class 1's probability when there are two classes; of more, the mean over classes of each one
-    against the rest. ``nll`` is the mean cross-entropy, in nats. Of each class there are its accuracy (recall), its
-    ``auroc`` and its support, the number of its images. A class that does not occur is left out of means.
+    For two classes, ``auroc`` is that of class 1's probability; for more, the mean over classes of each one against the
+    rest. ``nll`` is the mean cross-entropy, in nats. Each class has its accuracy (recall), its ``auroc`` and its
+    support, the number of its images. Means leave out classes that do not occur.
 
-    A metric that nothing is known of is None, and so is one that is not finite. Scores that are NaN count as 0. Within
-    :mod:`torch.distributed`, ``compute`` puts all processes' samples together.
-
-    Args:
-        num_classes: number of classes.
-        class_names: their names; numbers when left out.
-        thresholds: of the ROC curve, to bound memory; when left out, all probabilities are kept, and the area is exact.
+    A metric is None if it is undefined or not finite. Scores that are NaN count as 0.
 
     Shape:
         - logits: :math:`(B, classes)`
@@ -83,71 +91,58 @@ class ClassificationMetrics(_Metrics):
         (1.0, {'accuracy': 0.5, 'auroc': 1.0, 'support': 2})
     """
 
-    def __init__(self, num_classes: int, class_names: Sequence[str] = (), *, thresholds: int | None = None) -> None:
+    names = ("accuracy", "auroc", "nll")
+
+    def __init__(self, num_classes: int, class_names: Sequence[str] = ()) -> None:
         super().__init__(num_classes, class_names, None)
-        if thresholds is not None:
-            check_integer("thresholds", thresholds, 2)
-        auroc = require("torchmetrics.classification", "train").MulticlassAUROC
-        self.auroc = auroc(num_classes, average="none", thresholds=thresholds, validate_args=False)
-        self.nll = torchmetrics.MeanMetric(nan_strategy=math.nan)  # so that NaN stays what it is
+        self.auroc = classification.MulticlassAUROC(num_classes, average="none", validate_args=False)
+        self.nll = torchmetrics.MeanMetric(nan_strategy=math.nan)  # so that NaN stays NaN
 
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Take in a batch."""
-        self._check(logits, target, "")
-        # In float32 the probabilities of all that is certain enough are 1, and have no order.
+        self._check(logits, target)
+        # In float32, probabilities that are near enough to 1 become 1 and lose their order.
         logits = logits.detach().to(torch.float32 if logits.device.type == "mps" else torch.float64)
         probabilities = logits.softmax(1).nan_to_num(0)
         self.confusion.update(probabilities.argmax(1), target)
         self.nll.update(F.cross_entropy(logits, target, reduction="none").float())
         self.auroc.update(probabilities, target)
 
-    def compute(self) -> Found:
-        """The metrics of all batches."""
-        if not self.confusion.update_called:  # so that the states of all processes have the same form
-            device = self.confusion.device
-            self.update(torch.zeros(0, self.num_classes, device=device), torch.zeros(0, device=device).long())
-        confusion = self.confusion.compute().cpu()
+    def _found(self, confusion: Tensor) -> Found:
         support = confusion.sum(1)
         # Without positives or without negatives there is no curve.
         curves = (support > 0) & (support < support.sum())
         aurocs: list[float | None] = [None] * self.num_classes
         if curves.any():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about the others
+            with warnings.catch_warnings(action="ignore"):  # about the classes without a curve
                 areas = self.auroc.compute().tolist()
             aurocs = [_number(area) if there else None for area, there in zip(areas, curves, strict=True)]
-        recalls = _ratios(confusion.diag(), support)
-        rows = zip(recalls, aurocs, support.tolist(), strict=True)
         return {
             "accuracy": _ratio(confusion.trace(), support.sum()),
             "auroc": aurocs[1] if self.num_classes == 2 else _mean(aurocs),
             "nll": _number(self.nll.compute()),
-            "per_class": {
-                name: {"accuracy": recall, "auroc": auroc, "support": count}
-                for name, (recall, auroc, count) in zip(self.class_names, rows, strict=True)
-            },
+            "per_class": self._per_class(
+                accuracy=_ratios(confusion.diag(), support), auroc=aurocs, support=support.tolist()
+            ),
         }
 
 
 class SegmentationMetrics(_Metrics):
-    r"""Average precision, intersection over union and accuracy of answers for every pixel.
+    r"""Average precision, intersection over union and accuracy of classes of pixels.
 
     ``average_precision`` is the mean over classes of each one against the rest,
 
     .. math:: \mathrm{AP} = \sum_n (R_n - R_{n+1}) P_n
 
     with precision :math:`P_n` and recall :math:`R_n` of the pixels whose probability is at least
-    :math:`n / (\mathtt{thresholds} - 1)`. Probabilities are counted in as many bins, so that memory does not grow with
-    the number of pixels. ``mean_iou`` is the mean over classes of true positives by the union of what is and what is
-    said to be of the class. Of each class there are ``average_precision``, ``iou`` and support, the number of its
-    pixels. A class that does not occur is left out of means.
+    :math:`n / (\mathtt{thresholds} - 1)`. Probabilities are counted in as many bins, so memory does not grow with the
+    number of pixels. ``mean_iou`` is the mean over classes of the intersection of the true and the predicted pixels,
+    divided by their union. Each class has ``average_precision``, ``iou`` and support, the number of its pixels. Means
+    leave out classes that do not occur.
 
-    A metric that nothing is known of is None. Scores that are NaN count as 0. Within :mod:`torch.distributed`,
-    ``compute`` puts all processes' counts together.
+    A metric is None if it is undefined. Scores that are NaN count as 0.
 
     Args:
-        num_classes: number of classes.
-        class_names: their names; numbers when left out.
         ignore_index: the number in masks of pixels that do not count.
         thresholds: number of bins.
 
@@ -163,6 +158,9 @@ class SegmentationMetrics(_Metrics):
         (1.0, {'average_precision': None, 'iou': None, 'support': 0})
     """
 
+    names = ("average_precision", "mean_iou", "accuracy")
+    pixels = (1, 1)
+
     def __init__(
         self, num_classes: int, class_names: Sequence[str] = (), *, ignore_index: int = 255, thresholds: int = 200
     ) -> None:
@@ -171,39 +169,28 @@ class SegmentationMetrics(_Metrics):
 
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Take in a batch."""
-        counts = self._check(logits, target, ", H, W")
+        counts = self._check(logits, target)
         probabilities = logits.detach().float().softmax(1).nan_to_num(0)
-        self.confusion.update(probabilities.max(1).indices[counts], target[counts])  # argmax is thrice as slow
+        self.confusion.update(probabilities.max(1).indices[counts], target[counts])  # argmax is three times slower
         self.histograms.update(probabilities, torch.where(counts, target, -1))
 
-    def compute(self) -> Found:
-        """The metrics of all batches."""
-        if not self.confusion.update_called:
-            device = self.confusion.device
-            self.update(torch.zeros(0, self.num_classes, 1, 1, device=device), torch.zeros(0, 1, 1, device=device))
-        confusion = self.confusion.compute().cpu()
-        support = confusion.sum(1)
-        found, precisions = confusion.diag(), self.histograms.compute().cpu().tolist()
-        precisions = [p if n else None for p, n in zip(precisions, support, strict=True)]
-        # A class that does not occur has no intersection, whatever was said to be of it.
-        union = torch.where(support > 0, support + confusion.sum(0) - found, 0)
-        ious = _ratios(found, union)
-        rows = zip(precisions, ious, support.tolist(), strict=True)
+    def _found(self, confusion: Tensor) -> Found:
+        support, right = confusion.sum(1), confusion.diag()
+        precisions = [p if n else None for p, n in zip(self.histograms.compute().tolist(), support, strict=True)]
+        # A class that does not occur has no intersection, even if it was predicted.
+        ious = _ratios(right, torch.where(support > 0, support + confusion.sum(0) - right, 0))
         return {
             "average_precision": _mean(precisions),
             "mean_iou": _mean(ious),
-            "accuracy": _ratio(found.sum(), support.sum()),
-            "per_class": {
-                name: {"average_precision": precision, "iou": iou, "support": count}
-                for name, (precision, iou, count) in zip(self.class_names, rows, strict=True)
-            },
+            "accuracy": _ratio(right.sum(), support.sum()),
+            "per_class": self._per_class(average_precision=precisions, iou=ious, support=support.tolist()),
         }
 
 
 class Histograms(torchmetrics.Metric):
-    """Counts of probabilities in bins, of the pixels of each class and of all others: average precision in one pass.
+    """Histograms of probabilities, for the pixels of each class and for all others: average precision in one pass.
 
-    torchmetrics has it too, in one pass for each threshold: with 200 of them, two orders of magnitude slower.
+    torchmetrics has it, too, with one pass for each threshold: two orders of magnitude slower for 200 thresholds.
     """
 
     counts: Tensor

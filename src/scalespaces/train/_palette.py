@@ -9,31 +9,15 @@ from scalespaces.data._cityscapes import CLASSES
 
 Color = tuple[int, int, int]
 
-CITYSCAPES: tuple[Color, ...] = (  # the benchmark's own, in the order of its classes
-    (128, 64, 128),
-    (244, 35, 232),
-    (70, 70, 70),
-    (102, 102, 156),
-    (190, 153, 153),
-    (153, 153, 153),
-    (250, 170, 30),
-    (220, 220, 0),
-    (107, 142, 35),
-    (152, 251, 152),
-    (70, 130, 180),
-    (220, 20, 60),
-    (255, 0, 0),
-    (0, 0, 142),
-    (0, 0, 70),
-    (0, 60, 100),
-    (0, 80, 100),
-    (0, 0, 230),
-    (119, 11, 32),
+_HEX = (  # the benchmark's own, in the order of its classes
+    "804080 f423e8 464646 66669c be9999 999999 faaa1e dcdc00 6b8e23 98fb98 "
+    "4682b4 dc143c ff0000 00008e 000046 003c64 005064 0000e6 770b20"
 )
+CITYSCAPES: tuple[Color, ...] = tuple((r, g, b) for r, g, b in map(bytes.fromhex, _HEX.split()))
 
 
 def palette(classes: Sequence[str]) -> tuple[Color, ...]:
-    """A color for each class: Cityscapes' for its classes, and hues evenly spread, in three brightnesses, for others.
+    """A color for each class: Cityscapes' own for its classes; for others, evenly spread hues in three shades.
 
     Example:
         >>> palette(["background", "cell"])

@@ -21,15 +21,18 @@ from scalespaces.theory._arguments import check_integer
 from scalespaces.train._levels import LevelPool, answer
 
 WHOLE = 2**22
-"""Pixels that are seen at once: of larger images windows are. The paper's S-ResNet takes 3.2 GiB for as many."""
+"""Pixels that are seen at once. Larger images are seen in windows. The paper's S-ResNet takes 3.2 GiB for as many."""
 TILE = 1024
 """Side of those windows, in pixels."""
-_COARSEST = 64  # pixels; where windows start, so that networks which halve them up to six times see the same grid
+_COARSEST = 64  # pixels; windows start at multiples, so that networks which halve six times see the same grid
+_ITU = torch.tensor([0.299, 0.587, 0.114])  # weights of Pillow's "L"
+
+File = str | Path
 
 
 def predict(
-    model: nn.Module | str | Path,
-    images: Tensor | str | Path | Sequence[str | Path],
+    model: nn.Module | File,
+    images: Tensor | File | Sequence[File],
     *,
     batch: int = 32,
     pool: LevelPool = "model",
@@ -38,16 +41,16 @@ def predict(
 ) -> Any:
     """The probabilities of the classes: of images, or of their pixels if the network answers for every pixel.
 
-    Images are normalized as the network's card says, on its device, and the network is in evaluation mode meanwhile.
+    Images are normalized as the network's card says, on its device. The network is in evaluation mode meanwhile.
 
     Args:
         model: a network, or a file that :func:`scalespaces.models.save` wrote.
         images: a tensor ``(B, C, H, W)`` or ``(C, H, W)``, of bytes or of numbers from 0 to 1; or the name of an image
             file, or several.
         batch: number of images seen at once.
-        pool: how levels are combined, see :func:`~scalespaces.functional.scale_pool`; the network's own way when left
-            out.
-        size: height and width that files are brought to first, as for training; as they are when left out.
+        pool: how levels are combined, see :func:`~scalespaces.functional.scale_pool`; by default in the network's own
+            way.
+        size: height and width that files are resized to first, as for training; by default they are not.
         tile: side of the windows through which large images are seen, where every pixel has a class.
 
     Returns:
@@ -61,102 +64,87 @@ def predict(
     """
     network = model if isinstance(model, nn.Module) else load(model)
     check_integer("batch", batch, 1)
-    files = [] if isinstance(images, Tensor) else [images] if isinstance(images, str | Path) else list(images)
+    if isinstance(images, Tensor):
+        given, files = images, []
+    else:
+        given, files = None, [images] if isinstance(images, File) else list(images)
+    if not files and (given is None or given.ndim not in (3, 4) or not len(given)):
+        got = "none" if given is None else f"shape {tuple(given.shape)}"
+        raise ValueError(f"images are a tensor (B, C, H, W) or (C, H, W), a file, or several files, got {got}")
+    if given is not None and size is not None:
+        raise ValueError(f"size is for files, got {size}; resize a tensor before")
     with evaluating(network):
         pixels = describe_answers(network)[1]
         if tile is not None and not pixels:
             raise ValueError(f"tile is for networks that answer for every pixel, got {tile}")
         if files and not pixels:
             return torch.stack([p for _, p in predict_classes(network, files, batch=batch, pool=pool, size=size)])
-        read: Any = [to_input(network, read_channels(file, channels_of(network), size)) for file in files]
-        if not files:
-            read = to_input(network, _check_tensor(images, size))
+        if given is not None:
+            seen: Any = to_input(network, to_unit(given if given.ndim == 4 else given[None]))
+        else:
+            seen = [to_input(network, read_channels(file, channels_of(network), size)) for file in files]
         if not pixels:
-            found = [_probabilities(network, part, pool, False) for part in read.split(batch)]
+            found = [_probabilities(network, part, pool, False) for part in seen.split(batch)]
             return check_finite(torch.cat(found)).cpu()
-        masks = [check_finite(predict_mask(network, image, tile=tile, pool=pool)).cpu() for image in read]
+        masks = [check_finite(predict_mask(network, image, tile=tile, pool=pool)).cpu() for image in seen]
         return torch.stack(masks) if len({mask.shape for mask in masks}) == 1 else masks
-
-
-def _check_tensor(images: Any, size: object) -> Tensor:
-    """Return images as a batch of numbers from 0 to 1."""
-    if not isinstance(images, Tensor) or images.ndim not in (3, 4) or not len(images):
-        came = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else "none"
-        raise ValueError(f"images are a tensor (B, C, H, W) or (C, H, W), a file, or several files, got {came}")
-    if size is not None:
-        raise ValueError(f"size is for files, got {size}; resize a tensor before")
-    return to_unit(images if images.ndim == 4 else images[None])
 
 
 def predict_classes(
     model: nn.Module,
-    files: Iterable[str | Path],
+    files: Iterable[File],
     *,
     batch: int = 32,
     pool: LevelPool = "model",
     size: tuple[int, int] | None = None,
     skipped: dict[str, str] | None = None,
-) -> Iterator[tuple[str | Path, Tensor]]:
-    """The probabilities of the classes of each image, file by file, in their order.
+) -> Iterator[tuple[File, Tensor]]:
+    """The probabilities ``(classes,)`` of each image, file by file, in their order, on the CPU.
 
-    Images may differ in size: of those that wait, up to ``batch`` or four million pixels, equal ones are seen at once.
-    They are normalized as the network's card says, on its device.
+    Images may differ in size. They are read until there are ``batch`` of them or four million pixels; then those of
+    equal size are seen at once. They become gray or RGB, whichever the network takes.
 
     Args:
-        model: from images to logits, in evaluation mode; of 1 or 3 channels, for which images become gray or RGB.
-        files: images of any format that Pillow reads.
-        batch: number of images seen at once.
-        pool: over levels, see :func:`~scalespaces.train._levels.answer`.
-        size: height and width all images are brought to first, as for training; as they are when left out.
-        skipped: files that cannot be used are noted there, each with the reason, instead of being an error.
-
-    Shape:
-        - Probabilities: :math:`(classes,)`, on the CPU
+        model, files, batch, pool, size: as in :func:`predict`; the model is in evaluation mode.
+        skipped: if given, files that cannot be used are added to it, each with the reason; otherwise they are errors.
     """
     check_integer("batch", batch, 1)
-    waiting: list[tuple[str | Path, Tensor]] = []
-    pixels = 0
+    waiting: list[tuple[File, Tensor]] = []
     for file in files:
-        try:
-            image = to_input(model, read_channels(file, channels_of(model), size))
-        except ValueError as error:
-            _skip([file], error, skipped)
-            continue
-        waiting.append((file, image))
-        pixels += image[0].numel()
-        if len(waiting) == batch or pixels >= WHOLE:
+        with skipping([file], skipped):
+            waiting.append((file, to_input(model, read_channels(file, channels_of(model), size))))
+        if len(waiting) == batch or sum(image[0].numel() for _, image in waiting) >= WHOLE:
             yield from _classes(model, waiting, pool, skipped)
-            waiting, pixels = [], 0
+            waiting = []
     yield from _classes(model, waiting, pool, skipped)
 
 
-def predict_mask(
-    model: nn.Module,
-    image: Tensor,
-    *,
-    tile: int | tuple[int, int] | None = None,
-    overlap: int | None = None,
-    batch: int = 8,
-    pool: LevelPool = "model",
-) -> Tensor:
-    """The probabilities of the classes at every pixel of an image, seen whole or through windows that overlap.
+def _classes(
+    model: nn.Module, waiting: Sequence[tuple[File, Tensor]], pool: LevelPool, skipped: dict[str, str] | None
+) -> Iterator[tuple[File, Tensor]]:
+    """The probabilities of images that may differ in size, in their order."""
+    files, images = [file for file, _ in waiting], [image for _, image in waiting]
+    found: dict[int, Tensor] = {}
+    for group in same_shape(images):
+        first = group[0]
+        with skipping([files[i] for i in group], skipped), named(files[first], images[first]):
+            some = _probabilities(model, torch.stack([images[i] for i in group]), pool, False).cpu()
+            found |= dict(zip(group, some, strict=True))
+    for i in sorted(found):
+        with skipping([files[i]], skipped), named(files[i], images[i]):
+            yield files[i], check_finite(found[i])
 
-    Probabilities are blended where windows overlap, but in the outer quarter of an overlap, which is the border of a
-    window and not of the image, they do not count. So windows make no difference if the network sees no further than
-    that from a pixel, and has no steps longer than that or than 64 pixels.
 
-    Args:
-        model: from images to logits of every pixel, in evaluation mode.
-        image: as the model takes it: normalized, on its device.
-        tile: side of the windows, or ``(height, width)``; up to 63 pixels more, so that they start at multiples of 64.
-            When left out, images of up to four million pixels are seen whole, and others through windows of 1024.
-        overlap: of the windows, in pixels; a quarter of ``tile`` when left out.
-        batch: number of windows seen at once, as long as they have no more than four million pixels.
-        pool: over levels, see :func:`~scalespaces.train._levels.answer`.
+def class_scores(model: nn.Module, images: Tensor, pixels: bool, pool: LevelPool, tile: Any = None) -> Tensor:
+    """The logits of images ``(B, classes)``; or of all pixels ``(B, classes, H, W)``, see :func:`predict_mask`."""
+    if not pixels:
+        return answer(model, images, pool)
+    masks = [predict_mask(model, image, tile=tile, pool=pool) for image in images]
+    return torch.stack(masks).clamp(min=1e-30).log()
 
-    Shape:
-        - image: :math:`(C, H, W)`
-        - Output: :math:`(classes, H, W)`
+
+def predict_mask(model: nn.Module, image: Tensor, **options: Any) -> Tensor:
+    """The probabilities of the classes at every pixel of an image: :func:`predict_rows`, put together.
 
     Example:
         >>> model = torch.nn.Conv2d(3, 5, 3, padding=1).eval()
@@ -164,8 +152,7 @@ def predict_mask(
         >>> torch.allclose(predict_mask(model, image, tile=48, overlap=8), model(image[None])[0].softmax(0), atol=1e-6)
         True
     """
-    rows = predict_rows(model, image, tile=tile, overlap=overlap, batch=batch, pool=pool)
-    return torch.cat(list(rows), 1)
+    return torch.cat(list(predict_rows(model, image, **options)), 1)
 
 
 def predict_rows(
@@ -177,18 +164,38 @@ def predict_rows(
     batch: int = 8,
     pool: LevelPool = "model",
 ) -> Iterator[Tensor]:
-    """What :func:`predict_mask` gives, rows after rows from the top, of which only some are in memory."""
-    size = (image.shape[1], image.shape[2])
-    y, x = _axes(size, sides(tile, "tile"), overlap)
+    """The probabilities of the classes at every pixel, some rows at a time from the top; few of them are in memory.
+
+    The image is seen whole or through windows that overlap. Where they do, their probabilities are blended with weights
+    that fall off linearly from the middle. The outer quarter of an overlap does not count, since it is near the border
+    of a window. So windows make no difference if the network sees no further than that from a pixel, and has no steps
+    longer than that or than 64 pixels.
+
+    Args:
+        model: from images to logits of every pixel, in evaluation mode.
+        image: as the model takes it: normalized, on its device.
+        tile: side of the windows, or ``(height, width)``; up to 63 pixels more, so that they start at multiples of 64.
+            By default, images of up to four million pixels are seen whole, and others in windows of 1024.
+        overlap: of the windows, in pixels; by default a quarter of ``tile``.
+        batch: number of windows seen at once, as long as they have no more than four million pixels.
+        pool: how levels are combined, see :func:`~scalespaces.train._levels.answer`.
+
+    Shape:
+        - image: :math:`(C, H, W)`
+        - Output: :math:`(classes, h, W)`, with heights :math:`h` that add up to :math:`H`
+    """
+    height, width = image.shape[1:]
+    tiles = sides(tile, "tile") or ((height, width) if height * width <= WHOLE else (TILE, TILE))
+    y, x = _Axis(height, tiles[0], overlap), _Axis(width, tiles[1], overlap)
     if len(y.places) == len(x.places) == 1:
         yield _probabilities(model, image[None], pool, True)[0]
         return
     at_once = max(1, min(check_integer("batch", batch, 1), WHOLE // (y.window * x.window)))
     tent = _tent(y.trusted, image)[:, None] * _tent(x.trusted, image)
-    weights, total = tent.new_zeros(y.trusted, size[1]), tent.new_zeros(0)
-    for top, start, end in zip(y.places, y.starts, [*y.places[1:], size[0]], strict=True):
+    weights, total = tent.new_zeros(y.trusted, width), tent.new_zeros(0)
+    for top, start, end in zip(y.places, y.starts, [*y.places[1:], height], strict=True):
+        band = image[:, start : start + y.window]
         for n in range(0, len(x.starts), at_once):
-            band = image[:, start : start + y.window]
             windows = torch.stack([band[..., left : left + x.window] for left in x.starts[n : n + at_once]])
             answers = _probabilities(model, windows, pool, True)[:, :, top - start :][:, :, : y.trusted]
             if not len(total):
@@ -199,6 +206,39 @@ def predict_rows(
         done = end - top  # no window further down sees these rows
         yield total[:, :done] / weights[:done]
         total, weights = (F.pad(rest[..., done:, :], (0, 0, 0, done)) for rest in (total, weights))
+
+
+class _Axis:
+    """Windows along an axis, all of ``window`` pixels: where they start, and which part of each is trusted.
+
+    From place i on, ``trusted`` pixels of window i count. They keep a quarter of the overlap away from the ends of the
+    window, except from ends of the image.
+    """
+
+    def __init__(self, length: int, tile: int, overlap: int | None) -> None:
+        tile = min(tile, length)
+        overlap = tile // 4 if overlap is None else check_integer("overlap", overlap, 0)
+        if overlap >= tile < length:
+            raise ValueError(f"overlap must be less than the side of the windows, {tile}, got {overlap}")
+        step = _COARSEST
+        while step > max(1, min(overlap // 4, tile - overlap)):
+            step //= 2
+        self.window = length - (length - tile) // step * step
+        if self.window == length:
+            self.trusted, self.places, self.starts = length, [0], [0]
+            return
+        border, stride = overlap // 4 // step, (tile - overlap) // step
+        self.trusted = self.window - 2 * border * step
+        room = (length - self.trusted) // step
+        last = -(-room // stride)  # evenly spread, no further apart than the stride
+        self.places = [step * (room * i // last) for i in range(last + 1)]
+        self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
+
+
+def _tent(length: int, like: Tensor) -> Tensor:
+    """Weights that fall off linearly from the middle."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return 1 - (torch.arange(length, device=like.device, dtype=dtype) - (length - 1) / 2).abs() / ((length + 1) / 2)
 
 
 # --- what goes in ----------------------------------------------------------------------------------------------------
@@ -225,31 +265,28 @@ def channels_of(model: nn.Module) -> int:
 
 def device_called(name: str) -> torch.device:
     """The device of that name; the best there is for ``"auto"``."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    device = next(kind for kind in there if there[kind]) if name == "auto" else name
-    if not there.get(device.partition(":")[0], False):
-        found = ", ".join(kind for kind in there if there[kind])
-        raise ValueError(f"there is no device {name!r} here; use auto or one of {found}")
+    known = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = [kind for kind in known if known[kind]]
+    device = there[0] if name == "auto" else name
+    if device.partition(":")[0] not in there:
+        raise ValueError(f"there is no device {name!r} here; use auto or one of {', '.join(there)}")
     return torch.device(device)
 
 
-def read_channels(file: str | Path, channels: int, size: tuple[int, int] | None = None) -> Tensor:
+def read_channels(file: File, channels: int, size: tuple[int, int] | None = None) -> Tensor:
     """Read an image as 3 channels, RGB, or 1, gray: Pillow's ``"L"``, with the weights of ITU-R 601.
 
     Shape:
         - Output: :math:`(channels, H, W)`, float32, from 0 to 1 unless it was floating point already
     """
-    gray = decode_file(file, _gray) if channels == 1 and size is None else None
     if channels == 1 and size is not None:
         return (read_pixels(file, deep=True, size=size) * _ITU[:, None, None]).sum(0, keepdim=True)
+    gray = decode_file(file, _gray) if channels == 1 else None
     return read_pixels(file, deep=True, size=size)[:channels] if gray is None else to_unit(gray)[None]
 
 
-_ITU = torch.tensor([0.299, 0.587, 0.114])  # weights of Pillow's "L"
-
-
 def _gray(picture: Any) -> Tensor | None:
-    if picture.mode.startswith(("I", "F")):  # of one channel, which Pillow would cut down to 8 bits
+    if picture.mode.startswith(("I", "F")):  # one channel, which Pillow would cut down to 8 bits
         return None
     return torch.from_numpy(np.array(picture.convert("RGB").convert("L")))
 
@@ -260,39 +297,44 @@ def to_input(model: nn.Module, image: Tensor) -> Tensor:
     return Card.of(model).normalize(image.to(like.device)).to(like.dtype)
 
 
+def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
+    """The indices of images, grouped by their shape."""
+    groups: dict[torch.Size, list[int]] = {}
+    for i, image in enumerate(images):
+        groups.setdefault(image.shape, []).append(i)
+    return groups.values()
+
+
 # --- what comes out --------------------------------------------------------------------------------------------------
 
 
 def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
-    """The names of the classes, numbers where its card has none, and whether there is an answer for every pixel.
+    """The names of the classes, numbers if its card has none, and whether there is an answer for every pixel.
 
     Example:
         >>> describe_answers(scalespaces.models.create_model("resnet", num_classes=2).eval())
         (('0', '1'), True)
     """
-    found = _probe(model)
+    channels, found = channels_of(model), None
+    side = max(32, model.smallest_side if isinstance(model, ScaleNetwork) else 0)
+    while found is None:  # until it takes images of this size
+        image = to_input(model, torch.zeros(1, channels, side, side))
+        try:
+            with warnings.catch_warnings(action="ignore"):  # about levels with few samples
+                found = _probabilities(model, image, "model")
+        except (ValueError, RuntimeError) as error:
+            if side >= 1024:
+                raise ValueError(f"the network does not answer for {side} x {side} pixels: {error}") from error
+            side = min(2 * side, 1024)
     names, number = tuple(Card.of(model).classes), found.shape[1]
     if names and len(names) != number:
         raise ValueError(f"the network's card has {len(names)} classes, and its answers {number}; they must agree")
     return names or tuple(map(str, range(number))), found.ndim == 4
 
 
-def _probe(model: nn.Module) -> Tensor:
-    """The answer for an image of zeros, the smallest that will do."""
-    side = max(32, model.smallest_side if isinstance(model, ScaleNetwork) else 0)
-    while True:
-        try:
-            with warnings.catch_warnings(action="ignore"):  # of levels with few samples: nothing is read off this
-                return _probabilities(model, to_input(model, torch.zeros(1, channels_of(model), side, side)), "model")
-        except (ValueError, RuntimeError) as error:
-            if side >= 1024:
-                raise ValueError(f"the network does not answer for {side} x {side} pixels: {error}") from error
-            side = min(2 * side, 1024)
-
-
 @torch.no_grad()
 def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bool | None = None) -> Tensor:
-    """The probabilities ``(B, classes[, H, W])``; of every pixel, or of images, if that is asked for."""
+    """The probabilities ``(B, classes[, H, W])``; an error if ``pixels`` says otherwise."""
     if model.training:
         raise ValueError("predictions are made in evaluation mode; call model.eval() first")
     logits = answer(model, images, pool)
@@ -312,48 +354,16 @@ def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bo
     return logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def _classes(
-    model: nn.Module, waiting: Sequence[tuple[str | Path, Tensor]], pool: LevelPool, skipped: dict[str, str] | None
-) -> Iterator[tuple[str | Path, Tensor]]:
-    """The probabilities of images that may differ in size, in their order."""
-    groups: dict[torch.Size, list[int]] = {}
-    for i, (_, image) in enumerate(waiting):
-        groups.setdefault(image.shape, []).append(i)
-    found: dict[int, Tensor] = {}
-    for group in groups.values():
-        images = torch.stack([waiting[i][1] for i in group])
-        try:
-            with named(waiting[group[0]][0], images):
-                probabilities = _probabilities(model, images, pool, False).cpu()
-        except ValueError as error:
-            _skip([waiting[i][0] for i in group], error, skipped)
-            continue
-        for i, one in zip(group, probabilities, strict=True):
-            try:
-                with named(waiting[i][0], images):
-                    found[i] = check_finite(one)
-            except ValueError as error:
-                _skip([waiting[i][0]], error, skipped)
-    for i in sorted(found):
-        yield waiting[i][0], found[i]
-
-
-def _skip(files: Sequence[str | Path], error: ValueError, skipped: dict[str, str] | None) -> None:
-    if skipped is None:
-        raise error
-    skipped |= {str(file): str(error) for file in files}
-
-
 def check_finite(probabilities: Tensor) -> Tensor:
-    """Refuse what no class can be chosen by."""
+    """Refuse probabilities that no class can be chosen by."""
     if not probabilities.isfinite().all():
         raise ValueError("its scores are not finite; look at its weights and the values of the image")
     return probabilities
 
 
 @contextmanager
-def named(file: str | Path, image: Tensor) -> Iterator[None]:
-    """Name the file in what the network has to say against its image."""
+def named(file: File, image: Tensor) -> Iterator[None]:
+    """Name the file in the network's errors about its image."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -363,43 +373,12 @@ def named(file: str | Path, image: Tensor) -> Iterator[None]:
         raise ValueError(f"the network cannot answer for {str(file)!r}, {size}: {error}") from error
 
 
-# --- windows ---------------------------------------------------------------------------------------------------------
-
-
-class _Axis:
-    """Windows along an axis, all of ``window`` pixels: where they start, and what is trusted of each.
-
-    From place i on, ``trusted`` pixels of window i count. They are as far from its ends as a quarter of the overlap,
-    but for ends that are the image's own.
-    """
-
-    def __init__(self, length: int, tile: int, overlap: int | None) -> None:
-        tile = min(tile, length)
-        overlap = tile // 4 if overlap is None else check_integer("overlap", overlap, 0)
-        if overlap >= tile < length:
-            raise ValueError(f"overlap must be less than the side of the windows, {tile}, got {overlap}")
-        step = _COARSEST
-        while step > max(1, min(overlap // 4, tile - overlap)):
-            step //= 2
-        self.window = length - (length - tile) // step * step
-        if self.window == length:
-            self.trusted, self.places, self.starts = length, [0], [0]
-            return
-        border, stride = overlap // 4 // step, (tile - overlap) // step
-        self.trusted = self.window - 2 * border * step
-        room = (length - self.trusted) // step
-        last = -(-room // stride)  # windows are spread evenly, no further apart than the stride
-        self.places = [step * (room * i // last) for i in range(last + 1)]
-        self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
-
-
-def _tent(length: int, like: Tensor) -> Tensor:
-    """Weights that fall off linearly from the middle."""
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    return 1 - (torch.arange(length, device=like.device, dtype=dtype) - (length - 1) / 2).abs() / ((length + 1) / 2)
-
-
-def _axes(size: tuple[int, int], tile: tuple[int, int] | None, overlap: int | None) -> list[_Axis]:
-    if tile is None:
-        tile = size if size[0] * size[1] <= WHOLE else (TILE, TILE)
-    return [_Axis(n, m, overlap) for n, m in zip(size, tile, strict=True)]
+@contextmanager
+def skipping(files: Iterable[File], skipped: dict[str, str] | None) -> Iterator[None]:
+    """Note the error of these files in ``skipped``, if there is such a dictionary."""
+    try:
+        yield
+    except ValueError as error:
+        if skipped is None:
+            raise
+        skipped |= {str(file): str(error) for file in files}

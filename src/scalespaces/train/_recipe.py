@@ -1,4 +1,4 @@
-"""Recipes: all that an experiment is, as plain YAML, checked before anything runs."""
+"""Recipes: all settings of an experiment, as plain YAML, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ModelOptions:
     """Which network to train: one by name, one from a file, or any other, converted.
 
     Args:
-        name: as ``scalespaces models`` lists them.
-        preset: of that network: recommended, or paper for what the paper does.
+        name: one that ``scalespaces models`` lists.
+        preset: of that network: recommended, or paper for the paper's settings.
         lift: how images become levels: arguments of scalespaces.nn.Lift, merged over the network's own.
         arguments: of that network, see ``scalespaces info NAME``; or of the source. num_classes and in_channels follow
-            from the data where left out.
-        file: a safetensors file to start from, with the network and its weights; of a converted network, beside source.
+            from the data by default.
+        file: a safetensors file to start from, with the network and its weights; a converted network needs source, too.
         source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model.
-        convert: arguments of scalespaces.convert for the source, but for the lift.
+        convert: arguments of scalespaces.convert for the source, except the lift.
     """
 
     name: str | None = None
@@ -41,15 +41,15 @@ class ModelOptions:
     convert: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if sum(given is not None for given in (self.name, self.source)) + (self.file is not None) < 1:
+        if self.name is None and self.source is None and self.file is None:
             raise ValueError("model.name, model.source or model.file is needed: which network to train")
         if self.name is not None and (self.source is not None or self.file is not None):
-            raise ValueError("model.name is given alone: model.file and model.source say which network, too")
+            raise ValueError("model.name is given alone: model.file and model.source name a network, too")
         if self.preset != "recommended" and self.name is None:
             raise ValueError(f"model.preset is for a model.name, got {self.preset!r} without one")
         if self.lift and self.file is not None:
             raise ValueError("model.lift is for a model.name or model.source; model.file has its own")
-        arguments = {} if self.name is None else self.arguments  # those of a source are its own
+        arguments = {} if self.name is None else self.arguments  # a source may have any
         for key, options in (("arguments", arguments), ("convert", self.convert)):
             for name in options:
                 if name in ("lift", *LIFT_ARGUMENTS):
@@ -71,9 +71,9 @@ class OptimizerOptions:
         momentum: of sgd.
         weight_decay: of the weights.
         lr_milestones: epochs at whose start the learning rate is multiplied by lr_factor.
-        lr_factor: see there.
+        lr_factor: see lr_milestones.
         warmup: steps over which the learning rate rises linearly to lr.
-        clip: largest norm of a gradient; longer ones are shortened.
+        clip: largest norm of a gradient; larger ones are scaled down.
     """
 
     name: Literal["sgd", "adam", "adamw"] = "adam"
@@ -97,12 +97,12 @@ class OptimizerOptions:
 
 @dataclass
 class LevelOptions:
-    """What is made of the levels.
+    """How levels are supervised and combined.
 
     Args:
-        supervise: what the loss is of: the network's own answer; the mean of its levels' logits, so that every level
-            learns; or every level apart.
-        pool: how levels are pooled in validation: by the network itself (model), or the mean, max or logsumexp of
+        supervise: the loss is that of the network's own answer; of the mean of its levels' logits, so that every level
+            learns; or of every level apart.
+        pool: how levels are combined in validation: by the network itself (model), or the mean, max or logsumexp of
             their logits, or the mean of their probabilities.
     """
 
@@ -116,23 +116,23 @@ class TrainerOptions:
 
     Args:
         epochs: how many times the training set is seen.
-        max_steps: stop after this many steps, whatever the epoch.
+        max_steps: stop after this many steps, even within an epoch.
         accelerator: auto, cpu, gpu (cuda), mps.
-        devices: of one machine; auto for what torchrun or SLURM started, or else all.
-        nodes: machines; taken from torchrun or SLURM where these started it.
+        devices: per machine; auto for those that torchrun or SLURM started, or else all.
+        nodes: machines; torchrun and SLURM set it themselves.
         strategy: auto (ddp when there are several devices), ddp, or fsdp to shard large networks.
         precision: 32-true, 16-mixed, bf16-mixed or 64-true.
-        accumulate: batches that a step's gradient is the mean of; each is so many times smaller, and normalized by
-            itself. Where pixels are ignored, each is a mean over its own.
+        accumulate: split each batch into so many parts and average their gradients: less memory. Each part has its
+            own batch normalization, and its own mean where pixels are ignored.
         sync_batchnorm: take batch normalization's statistics over all devices.
-        recompute: keep only the inputs of a network's blocks for the gradient, and compute the rest again: less memory
-            for about a third more time. For networks by name, not for converted ones.
+        recompute: keep only the inputs of a network's blocks for the gradient, and recompute the rest: less memory for
+            about a third more time. For networks by name, not for converted ones.
         compile: run torch.compile on the network.
         channels_last: store images with channels last, which is faster for most networks.
-        deterministic: use deterministic algorithms alone, and refuse others.
-        monitor: the quantity whose best epoch is kept, as in metrics.csv; accuracy or mean_iou where left out.
+        deterministic: use only deterministic algorithms, and refuse others.
+        monitor: the quantity in metrics.csv that selects the best epoch; by default valid/accuracy or valid/mean_iou.
         patience: stop when that has not improved for so many epochs.
-        checkpoint_every: steps between checkpoints within an epoch; there is one after every epoch, anyway.
+        checkpoint_every: steps between checkpoints within an epoch; there is always one after an epoch.
         log_every: steps between points in TensorBoard.
         valid_batches: validate with so many batches only.
     """
@@ -172,7 +172,7 @@ class Recipe:
         model: which network.
         data: which images.
         optimizer: how weights change.
-        levels: what is made of the levels.
+        levels: how levels are supervised and combined.
         trainer: how training runs.
         seed: of all that is random.
     """
@@ -191,30 +191,31 @@ class Recipe:
     def save(self, path: str | Path) -> None:
         """Write all of it as YAML, which :func:`load_recipe` reads."""
         with replacing(path) as draft:
-            draft.write_text(yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False), encoding="utf-8")
+            draft.write_text(yaml.safe_dump(self._plain(), sort_keys=False), encoding="utf-8")
 
     def differences(self, other: Recipe) -> list[str]:
-        """The keys that differ, of all that make a difference to the weights."""
-        mine, theirs = (_flat(_plain(dataclasses.asdict(recipe))) for recipe in (self, other))
-        return sorted(
-            key
-            for key in mine.keys() | theirs.keys()
-            if mine.get(key) != theirs.get(key) and key not in _FREE and not key.startswith("data.root")
-        )
+        """The keys that differ, among those that affect the weights."""
+        mine, theirs = _flat(self._plain()), _flat(other._plain())
+        differing = {key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)}
+        return sorted(differing - _FREE)
+
+    def _plain(self) -> dict[str, Any]:
+        return _without_tuples(dataclasses.asdict(self))
 
 
-_FREE = {"data.workers", "data.table"} | {
+_FREE = {"data.root", "data.workers", "data.table"} | {
     f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "recompute", "checkpoint_every", "log_every")
 }
+"""Keys that a resumed run may change."""
 
 
-def parser(prog: str | None = None, **options: Any) -> Any:
-    """The parser of recipes: an option for every key."""
-    json_arguments = require("jsonargparse", "train")
-    made = json_arguments.ArgumentParser(prog=prog, exit_on_error=False, env_prefix=False, **options)
-    made.add_argument("--recipe", action=json_arguments.ActionConfigFile, help="YAML file with these keys")
-    made.add_class_arguments(Recipe, None, fail_untyped=True)
-    return made
+def recipe_parser(**options: Any) -> Any:
+    """A parser with an option for every key of a recipe."""
+    jsonargparse = require("jsonargparse", "train")
+    parser = jsonargparse.ArgumentParser(exit_on_error=False, env_prefix=False, allow_abbrev=False, **options)
+    parser.add_argument("--recipe", action=jsonargparse.ActionConfigFile, help="YAML file with these keys")
+    parser.add_class_arguments(Recipe, None, fail_untyped=True)
+    return parser
 
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
@@ -225,27 +226,29 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
         overrides: as on the command line, such as ``["--data.root", "data/pcam"]``.
 
     Raises:
-        ValueError: for a key that is not known, a value of the wrong type, and one that is missing, by its name.
+        ValueError: for an unknown key, a value of the wrong type, or a missing key; the message names it.
     """
-    return parse_recipe(parser(), path, overrides)[0]
+    return parse_recipe(recipe_parser(), path, overrides)[0]
 
 
-def parse_recipe(made: Any, path: str | Path | None, argv: Sequence[str]) -> tuple[Recipe, Any]:
-    """The recipe, and what else the parser was told."""
-    if path is not None and not Path(path).is_file():
-        raise FileNotFoundError(f"no recipe {str(path)!r}; those that come with scalespaces are in the folder recipes")
+def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> tuple[Recipe, Any]:
+    """The recipe, and the namespace with all of the parser's options."""
     if path is not None:
+        if not Path(path).is_file():
+            raise FileNotFoundError(
+                f"no recipe {str(path)!r}; those that come with scalespaces are in the folder recipes"
+            )
         _refuse_duplicates(Path(path))
+        words = ["--recipe", str(path), *words]
     try:
-        config = made.parse_args([*(["--recipe", str(path)] if path is not None else []), *argv])
-        built = made.instantiate(config)
+        built = parser.instantiate(parser.parse_args(words))
     except require("jsonargparse", "train").ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from error
     return Recipe(**{entry.name: getattr(built, entry.name) for entry in dataclasses.fields(Recipe)}), built
 
 
 def _refuse_duplicates(path: Path) -> None:
-    """YAML would silently take the last of several."""
+    """Refuse a key that is there twice: YAML would silently take the last."""
     try:
         nodes = [yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)]
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -259,16 +262,14 @@ def _refuse_duplicates(path: Path) -> None:
             nodes += [value for _, value in node.value]
 
 
-def _plain(value: Any) -> Any:
+def _without_tuples(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _without_tuples(item) for key, item in value.items()}
+    return [_without_tuples(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Values by dotted keys."""
     if not isinstance(value, dict):
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat |= _flat(item, f"{prefix}.{key}" if prefix else key)
-    return flat
+        return {prefix[1:]: value}
+    return {key: leaf for name, item in value.items() for key, leaf in _flat(item, f"{prefix}.{name}").items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.utils.data import DataLoader
 
-from scalespaces._files import prepare, replacing
+from scalespaces._files import prepare, write_json
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.models import Card, ConversionError, convert, create_model, load
 from scalespaces.models._network import NamedNetwork
@@ -34,15 +34,23 @@ from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicC
 from scalespaces.train._data import class_names, num_classes, open_split
 from scalespaces.train._levels import answer
 from scalespaces.train._recipe import Recipe, load_recipe
-from scalespaces.train._tasks import Classification, Segmentation, Task
+from scalespaces.train._tasks import Task
 
 RECIPE, VERSIONS, RESULT = "recipe.yaml", "versions.json", "result.json"
 _PACKAGES = ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "h5py", "safetensors")
+_BAD_ADVICE = (  # loaders are ours, and their workers are the user's choice
+    ".*does not have many workers.*",
+    ".*smaller than the logging interval.*",
+    ".*treespec, LeafSpec.*",
+    "Checkpoint directory .* exists and is not empty",
+    ".*isinstance.treespec.*",
+    ".*sync_dist=True.*",  # what is logged is of all processes already
+)
 
 
 @dataclass
 class Result:
-    """What came of a run: its folder, the quantity that was monitored, its best value and the epoch of that."""
+    """The outcome of a run: its folder, the monitored quantity, its best value and the epoch of that."""
 
     folder: Path
     monitor: str
@@ -51,14 +59,62 @@ class Result:
     steps: int
 
 
-def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
-    """The network of a recipe, whose weights are a function of its seed.
+def train(
+    recipe: Recipe | str | Path, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False
+) -> Result:
+    """Train a network by a recipe.
+
+    In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's
+    files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
 
     Args:
-        recipe: of which the model, the normalization and the seed count.
-        in_channels: channels of the images.
-        classes: number of classes.
+        recipe: the experiment, or its YAML file.
+        out: the folder.
+        resume: continue from ``last.ckpt``, if there is one.
+        force: start over if there is one.
+        quiet: no progress bar.
     """
+    recipe, out = recipe if isinstance(recipe, Recipe) else load_recipe(recipe), Path(out)
+    options, data = recipe.trainer, recipe.data
+    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun has restarted it
+    checkpoint = _checkpoint(recipe, out, resume, force)
+    _rejoin(recipe)
+    train_set, valid_set = (open_split(data, split, seed=recipe.seed) for split in ("train", "valid"))
+    classes, channels = num_classes(data), train_set[0][0].shape[0]
+    if data.augment == "pcam" and channels != 3:
+        raise ValueError(f"data.augment pcam is for color images of 3 channels, got {channels}")
+    network = make_network(recipe, channels, classes)
+    task = Task(network, recipe, classes, class_names(data))
+    keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
+    trainer = make_trainer(recipe, out, keeper, quiet=quiet)
+    _try_out(network, valid_set[0][0], recipe, classes)
+    # Refuses batch sizes that do not fit.
+    KeyedBatches(train_set, data.batch_size, processes=trainer.world_size, accumulate=options.accumulate)
+    if trainer.world_size > 1 and options.sync_batchnorm:
+        synchronize(network)
+    prepare(out / LAST)
+    if trainer.is_global_zero:
+        if checkpoint is None:  # all is checked, so the files of a run before may go
+            _clear(out, LAST, BEST, NETWORK, METRICS, RESULT, "tensorboard/events.*")
+        _clear(out, *(f".{Path(name).stem}-*{Path(name).suffix}" for name in (LAST, BEST, NETWORK)))  # of killed runs
+        _describe(recipe, out)
+    with warnings.catch_warnings():
+        _ignore_advice()
+        try:
+            trainer.fit(task, datamodule=Data(recipe, train_set, valid_set), ckpt_path=checkpoint, weights_only=True)
+        except SystemExit as stop:
+            if trainer.interrupted:
+                raise KeyboardInterrupt from stop
+            raise
+    result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
+    if trainer.is_global_zero:
+        document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
+        write_json(out / RESULT, document | {"steps": result.steps, "epochs": keeper.rows})
+    return result
+
+
+def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
+    """The network of a recipe, with weights that are a function of its seed."""
     options = recipe.model
     torch.manual_seed(recipe.seed)
     network: nn.Module
@@ -66,8 +122,8 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
         if options.source is not None:
             source = build(options.source, options.arguments)
             # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
-            names = {key: str(value) for key, value in options.convert.items() if isinstance(value, int)}
-            said = options.convert | {key: names[key] for key in names.keys() & {"pool_before", "features"}}
+            numbers = {key: value for key, value in options.convert.items() if isinstance(value, int)}
+            said = options.convert | {key: str(numbers[key]) for key in numbers.keys() & {"pool_before", "features"}}
             network = convert(source, options.lift, **said) if options.file is None else load(options.file, source)
         elif options.file is not None:
             network = load(options.file)
@@ -76,7 +132,7 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
             network = create_model(str(options.name), preset=options.preset, **said)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"model.file: {error}") from error
-    except (TypeError, ConversionError) as error:  # such as a key that is not known
+    except (TypeError, ConversionError) as error:  # such as an unknown key
         raise ValueError(f"model: {error}") from error
     if recipe.trainer.recompute:
         if not isinstance(network, NamedNetwork):
@@ -85,32 +141,30 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
                 "model.name, or scalespaces.nn.checkpoint inside the network"
             )
         network.recompute = True
-    mean, std = recipe.data.mean, recipe.data.std
-    old = Card.of(network)
-    network.card = Card(class_names(recipe.data) or old.classes, mean or old.mean, std or old.std)
+    data, old = recipe.data, Card.of(network)
+    network.card = Card(class_names(data) or old.classes, data.mean or old.mean, data.std or old.std)
     return network.train()
 
 
 class Data(pl.LightningDataModule):
-    """The training and validation sets of a recipe, and where in an epoch to go on."""
+    """The training and validation sets of a recipe, and the batch to resume from."""
+
+    trainer: Any
 
     def __init__(self, recipe: Recipe, train: ImageDataset, valid: ImageDataset) -> None:
         super().__init__()
         self.recipe, self.train, self.valid = recipe, train, valid
 
     def _place(self) -> dict[str, Any]:
-        trainer: Any = self.trainer
-        return {"rank": trainer.global_rank, "processes": trainer.world_size}
+        return {"rank": self.trainer.global_rank, "processes": self.trainer.world_size}
 
     @property
     def _pin(self) -> bool:
-        trainer: Any = self.trainer
-        return trainer.strategy.root_device.type == "cuda"
+        return self.trainer.strategy.root_device.type == "cuda"
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """The batches, from the one that comes next on."""
-        trainer: Any = self.trainer
-        options, loop = self.recipe.data, trainer.fit_loop
+        """The batches, from the next one on."""
+        options, loop = self.recipe.data, self.trainer.fit_loop
         batches = KeyedBatches(
             self.train,
             options.batch_size,
@@ -123,81 +177,19 @@ class Data(pl.LightningDataModule):
         return training_loader(batches, options.workers, pin=self._pin)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """The validation set, each process its part; whole images one by one."""
+        """The validation set, divided among processes; whole images one by one."""
         options = self.recipe.data
-        size = 1 if options.segmentation else max(1, options.batch_size // self._place()["processes"])
+        size = 1 if options.segmentation else max(1, options.batch_size // self.trainer.world_size)
         return evaluation_loader(self.valid, min(size, 256), options.workers, pin=self._pin, **self._place())
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Images and targets; indices stay, since random numbers are drawn where they are."""
+        """Images and targets; indices stay on the CPU, where random numbers are drawn."""
         moved = super().transfer_batch_to_device(batch[:2], device, dataloader_idx)
         return [*moved, *batch[2:]]
 
 
-def train(
-    recipe: Recipe | str | Path, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False
-) -> Result:
-    """Train a network by a recipe.
-
-    In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's
-    files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
-
-    Args:
-        recipe: the experiment, or the YAML file of it.
-        out: the folder.
-        resume: continue from ``last.ckpt``, if there is one.
-        force: start over where there is one.
-        quiet: no progress bar.
-    """
-    recipe, out = recipe if isinstance(recipe, Recipe) else load_recipe(recipe), Path(out)
-    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun has restarted it
-    checkpoint = _checkpoint(recipe, out, resume, force)
-    _rejoin(recipe)
-    train_set = open_split(recipe.data, "train", seed=recipe.seed)
-    valid_set = open_split(recipe.data, "valid", seed=recipe.seed)
-    classes = num_classes(recipe.data)
-    channels = train_set[0][0].shape[0]
-    if recipe.data.augment == "pcam" and channels != 3:
-        raise ValueError(f"data.augment pcam is for color images of 3 channels, got {channels}")
-    network = make_network(recipe, channels, classes)
-    kind: Any = Segmentation if recipe.data.segmentation else Classification
-    task: Task = kind(network, recipe, classes, class_names(recipe.data))
-    options = recipe.trainer
-    keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
-    trainer = make_trainer(recipe, out, keeper, quiet=quiet)
-    _try_out(network, valid_set[0][0], recipe, classes)
-    KeyedBatches(  # refuses sizes that do not fit, before anything runs
-        train_set, recipe.data.batch_size, processes=trainer.world_size, accumulate=recipe.trainer.accumulate
-    )
-    if trainer.world_size > 1 and recipe.trainer.sync_batchnorm:
-        synchronize(network)
-    if trainer.is_global_zero:
-        if checkpoint is None:  # all is checked, so a run that was here may go
-            _clear(out, LAST, BEST, NETWORK, METRICS, RESULT, "tensorboard/events.*")
-        _clear(out, *(f".{Path(name).stem}-*{Path(name).suffix}" for name in (LAST, BEST, NETWORK)))  # of killed runs
-        _describe(recipe, out)
-    with warnings.catch_warnings():
-        _ignore_lightnings_advice()
-        try:
-            trainer.fit(task, datamodule=Data(recipe, train_set, valid_set), ckpt_path=checkpoint, weights_only=True)
-        except SystemExit as stop:
-            if trainer.interrupted:
-                raise KeyboardInterrupt from stop
-            raise
-    result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
-    if trainer.is_global_zero:
-        document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
-        _write_json(out / RESULT, document | {"steps": result.steps, "epochs": keeper.rows})
-    return result
-
-
-def _clear(folder: Path, *patterns: str) -> None:
-    for file in [file for pattern in patterns for file in folder.glob(pattern)]:
-        file.unlink(missing_ok=True)
-
-
 def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
-    """Whether the network takes the images and knows the classes is found out before anything runs."""
+    """Find out whether the network takes the images and knows the classes, before anything runs."""
     height, width = recipe.data.crop or image.shape[1:]
     image = image[:, :height, :width]
     network.eval()
@@ -219,10 +211,10 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
 
 
 class Patience(EarlyStopping):
-    """A run that had stopped early does not start again when it is resumed."""
+    """Early stopping; a run that has stopped does not start again when it is resumed."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, with the patience of now."""
+        """Resume, with the recipe's present patience."""
         super().load_state_dict(state_dict | {"patience": self.patience})
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -231,15 +223,15 @@ class Patience(EarlyStopping):
 
 
 class Bar(RichProgressBar):
-    """The progress bar, without the number of a version."""
+    """The progress bar, without the logger's version number."""
 
     def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
-        """What stands beside the bar."""
+        """The numbers that are shown next to the bar."""
         return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
 
 
 def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
-    """Lightning's trainer, as the recipe has it."""
+    """Lightning's trainer with the recipe's options."""
     options = recipe.trainer
     devices, nodes = _world(recipe)
     callbacks: list[pl.Callback] = [keeper]
@@ -258,39 +250,38 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
         if not isinstance(devices, int):
             raise ValueError("trainer.devices is a number with the strategy fsdp, unless torchrun or SLURM started it")
         strategy = ModelParallelStrategy(devices * nodes, 1, save_distributed_checkpoint=False)
-    arguments: dict[str, Any] = {
-        "accelerator": options.accelerator,
-        "devices": devices,
-        "num_nodes": nodes,
-        "strategy": strategy,
-        "precision": options.precision,
-        "max_epochs": options.epochs,
-        "accumulate_grad_batches": options.accumulate,
-        "gradient_clip_val": recipe.optimizer.clip,
-        "deterministic": options.deterministic or None,
-        "limit_val_batches": options.valid_batches,
-        "num_sanity_val_steps": 0,
-        "use_distributed_sampler": False,
-        "log_every_n_steps": options.log_every,
-        "logger": TensorBoardLogger(out, name="", version="tensorboard"),
-        "callbacks": callbacks,
-        "plugins": [AtomicCheckpoints()],
-        "enable_progress_bar": bar,
-        "enable_model_summary": False,
-        "default_root_dir": out,
-    }
     with warnings.catch_warnings():
-        _ignore_lightnings_advice()
+        _ignore_advice()
         try:
-            return pl.Trainer(**arguments)
+            return pl.Trainer(
+                accelerator=options.accelerator,
+                devices=devices,
+                num_nodes=nodes,
+                strategy=strategy,
+                precision=options.precision,
+                max_epochs=options.epochs,
+                accumulate_grad_batches=options.accumulate,
+                gradient_clip_val=recipe.optimizer.clip,
+                deterministic=options.deterministic or None,
+                limit_val_batches=options.valid_batches,
+                num_sanity_val_steps=0,
+                use_distributed_sampler=False,
+                log_every_n_steps=options.log_every,
+                logger=TensorBoardLogger(out, name="", version="tensorboard"),
+                callbacks=callbacks,
+                plugins=[AtomicCheckpoints()],
+                enable_progress_bar=bar,
+                enable_model_summary=False,
+                default_root_dir=out,
+            )
         except (MisconfigurationException, ValueError, RuntimeError) as error:  # such as devices that are not there
             raise ValueError(f"trainer: {error}") from error
 
 
 def _rejoin(recipe: Recipe) -> None:
-    """Meet the other processes after torchrun has restarted them all.
+    """Connect to the other processes after torchrun has restarted them all.
 
-    Its store may outlive them, and holds the addresses of those that are gone: keys of a new name are used.
+    Its store may outlive them and hold the addresses of the old processes, so the keys get a new prefix.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if attempt == "0" or distributed.is_initialized():
@@ -316,23 +307,21 @@ def _world(recipe: Recipe) -> tuple[Any, int]:
 
 
 def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | None:
-    """The checkpoint to go on from, if that is asked for and allowed."""
+    """The checkpoint to resume from, if there is one; an error if the folder may not be used."""
     last = out / LAST
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out is a folder, got {str(out)!r}, which is a file")
-    prepare(last)
     if resume and last.is_file():
         if not (out / RECIPE).is_file():
             raise FileNotFoundError(f"{str(out)!r} has a {LAST} and no {RECIPE}, so it cannot be resumed")
-        saved = load_recipe(out / RECIPE)
-        if differing := recipe.differences(saved):
+        if differing := recipe.differences(load_recipe(out / RECIPE)):
             raise ValueError(
                 f"{str(out)!r} was started with another recipe, so it cannot be resumed: {', '.join(differing)} "
                 "differ; use the same values, or another --out"
             )
         return str(last)
-    # A run that was killed in its first epoch has no last checkpoint and no result. Other processes than the first may
-    # come here when that has begun.
+    # A run that was killed in its first epoch has neither a last checkpoint nor a result. Only the first process looks:
+    # others may come here when that has begun to write.
     ended = [name for name in (LAST, BEST, NETWORK) if (out / name).exists()] if not resume else []
     ended += [RESULT] if (out / RESULT).exists() else []
     first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
@@ -342,33 +331,22 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
     return None
 
 
+def _clear(folder: Path, *patterns: str) -> None:
+    for file in [file for pattern in patterns for file in folder.glob(pattern)]:
+        file.unlink(missing_ok=True)
+
+
 def _describe(recipe: Recipe, out: Path) -> None:
-    """Write what was run, and with what."""
+    """Write the recipe and the versions of the software."""
     recipe.save(out / RECIPE)
     versions = {"python": platform.python_version(), "platform": platform.platform(), "seed": recipe.seed}
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    threads = {"threads": torch.get_num_threads(), "cuda": torch.version.cuda}
-    _write_json(out / VERSIONS, versions | threads)
+    write_json(out / VERSIONS, versions | {"threads": torch.get_num_threads(), "cuda": torch.version.cuda})
 
 
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    with replacing(path) as draft:
-        draft.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _ignore_lightnings_advice() -> None:
-    """Advice that does not apply: loaders are ours, and their workers are the user's choice."""
+def _ignore_advice() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",
-        ".*smaller than the logging interval.*",
-        ".*treespec, LeafSpec.*",
-        "Checkpoint directory .* exists and is not empty",
-        ".*isinstance.treespec.*",
-        ".*sync_dist=True.*",  # what is logged is of all processes already
-    ):
+    for message in _BAD_ADVICE:
         warnings.filterwarnings("ignore", message)

@@ -1,0 +1,92 @@
+"""Scale jitter: factors for the images of a batch, and images shown larger or smaller on the same canvas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalespaces._torch import full_precision
+from scalespaces.functional._sampling import fold
+from scalespaces.theory._arguments import check_choice, check_real
+from scalespaces.train._scales import as_float
+
+Fill = Literal["zeros", "reflect"]
+
+
+def draw_scales(
+    indices: Tensor | Sequence[int], epoch: int, seed: int = 0, low: float = 0.5, high: float = 2.0
+) -> Tensor:
+    """A factor between ``low`` and ``high``, log-uniform, for each sample: a function of seed, epoch and index alone.
+
+    The random numbers differ from those of ``keyed_generator`` for the same key. They are float64, on the CPU.
+
+    Example:
+        >>> draw_scales([3, 14], epoch=0) == draw_scales([14, 3], epoch=0).flip(0)
+        tensor([True, True])
+    """
+    check_real("low", low, "> 0", lambda s: s > 0)
+    check_real("high", high, f">= low, which is {low:g}", lambda s: s >= low)
+    keys = [(int(epoch), int(index), 1) for index in (indices.tolist() if isinstance(indices, Tensor) else indices)]
+    draws = [np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=key)).uniform() for key in keys]
+    return low * (high / low) ** torch.tensor(draws, dtype=torch.float64)
+
+
+def zoom(images: Tensor, factors: Tensor, fill: Fill = "zeros") -> Tensor:
+    r"""Resize each image of a batch about its center, by a factor of its own, on the same canvas.
+
+    Pixel :math:`z` is the mean of the image around :math:`c + (z - c) / a`, weighted with a triangle two pixels wide:
+    pixels of the image or of the result, whichever are larger. That is antialiased bilinear interpolation, computed as
+    a product with one matrix for each axis.
+    Outside of an image there are ``"zeros"``, or its mirror image (``"reflect"``).
+
+    Example:
+        >>> zoom(torch.ones(1, 1, 8, 8), torch.tensor([0.5])).sum()
+        tensor(16.)
+    """
+    check_choice("fill", fill, get_args(Fill))
+    with full_precision(images):
+        rows, columns = (_weights(n, factors.double(), fill, images).unsqueeze(1) for n in images.shape[2:])
+        return (rows @ as_float(images) @ columns.mT).to(images.dtype)
+
+
+def zoom_masks(masks: Tensor, factors: Tensor, ignore_index: int = 255) -> Tensor:
+    """Resize masks as :func:`zoom` resizes their images: the nearest pixel, and ``ignore_index`` outside.
+
+    Example:
+        >>> zoom_masks(torch.tensor([[[0, 1, 2, 3]]]), torch.tensor([0.5]))
+        tensor([[[255,   1,   3, 255]]])
+    """
+    rows, columns = (_origins(n, factors.double()).add(0.5).floor().long().to(masks.device) for n in masks.shape[1:])
+    (height, width), rows, columns = masks.shape[1:], rows.unsqueeze(2), columns.unsqueeze(1)
+    nearest = masks.gather(1, rows.clamp(0, height - 1).expand_as(masks))
+    nearest = nearest.gather(2, columns.clamp(0, width - 1).expand_as(masks))
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    return nearest.where(inside, ignore_index)
+
+
+def _origins(n: int, factors: Tensor) -> Tensor:
+    """Where each of n pixels comes from: ``(B, n)``."""
+    center = (n - 1) / 2
+    return center + (torch.arange(n, device=factors.device) - center) / factors.unsqueeze(1)
+
+
+def _weights(n: int, factors: Tensor, fill: Fill, like: Tensor) -> Tensor:
+    """The matrices of an axis, ``(B, n, n)``: from the image to the result."""
+    shrunk = max(1.0, 1 / float(factors.min()))
+    margin = math.ceil((n - 1) / 2 * (shrunk - 1) + shrunk)  # as far as any pixel looks beyond the image
+    factors = factors.to(like.device, torch.float32 if like.device.type == "mps" else torch.float64)
+    place = torch.arange(-margin, n + margin, device=like.device)
+    width = (1 / factors).clamp(min=1)[:, None, None]
+    weights = (1 - (place - _origins(n, factors).unsqueeze(2)).abs() / width).clamp(min=0)
+    weights = weights / weights.sum(2, keepdim=True)
+    if fill == "zeros":
+        weights = weights[..., margin : margin + n]
+    else:
+        weights = weights @ F.one_hot(fold(place, n, "reflect"), n).to(weights)
+    return weights.to(as_float(like).dtype)

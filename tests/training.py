@@ -1,0 +1,34 @@
+"""Small runs of training, for tests."""
+
+import csv
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from scalespaces.train._checkpoints import load_checkpoint
+
+
+def small_run(root: Path, batch: int, *more: str) -> list[str]:
+    """Options of ``scalespaces train`` for a small network on IDX files."""
+    arguments = '{"channels": [4, 8], "kernel_size": 3, "hidden": 16}'
+    network = ["--model.name=s_cnn", f"--model.arguments={arguments}", "--model.lift.num_levels=2"]
+    return [*network, "--data.kind=idx", f"--data.root={root}", f"--data.batch_size={batch}", "--data.workers=0", *more]
+
+
+def last_weights(folder: Path) -> dict[str, Tensor]:
+    """The network in the last checkpoint."""
+    state = load_checkpoint(folder / "last.ckpt")["state_dict"]
+    return {key: value for key, value in state.items() if key.startswith("network.")}
+
+
+def last_moments(folder: Path) -> dict[str, Tensor]:
+    """The optimizer's moments in the last checkpoint."""
+    state = load_checkpoint(folder / "last.ckpt")["optimizer_states"][0]["state"]
+    return {f"{n}.{key}": torch.as_tensor(value) for n, entry in state.items() for key, value in entry.items()}
+
+
+def metrics_of(folder: Path) -> list[dict[str, float]]:
+    """The lines of metrics.csv."""
+    rows = csv.DictReader((folder / "metrics.csv").read_text().splitlines())
+    return [{key: float(value) for key, value in row.items()} for row in rows]
