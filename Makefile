@@ -87,7 +87,7 @@ test: lint  ## Run the linters and the fast tests
 	$(call PYTEST,.venv)
 
 test-extras: .venv/.installed-all  ## Run the tests of the app, in a browser, and with OpenCV; installs these
-	$(call PYTEST,.venv) -m extra
+	$(call PYTEST,.venv) -m extra tests
 
 test-all: .venv/.installed-all lint  ## Run the linters and all tests, the slow ones and those of test-extras too
 	$(call PYTEST,.venv) -m ""
