@@ -72,8 +72,9 @@ def test_every_link_works_away_from_the_repository(wheel):
     assert f"/raw/v{scalespaces.__version__}/docs/images/demo.png" in ours
     paths = [re.sub(rf"^/(raw|blob)/v{re.escape(scalespaces.__version__)}/|#.*$", "", link) for link in ours]
     assert [path for path in paths if not (ROOT / path).exists()] == []
-    places = [*ROOT.glob("*.*"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
-    assert [path.name for path in places if path.is_file() and repository in path.read_text()] == ["pyproject.toml"]
+    patterns = ("*.md", "*.toml", "*.py", "*.cff", "docs/**/*.md", "src/**/*.py")
+    places = [path.name for pattern in patterns for path in ROOT.glob(pattern) if repository in path.read_text()]
+    assert places == ["pyproject.toml"]
 
 
 def test_the_wheel_works_without_extras(wheel, tmp_path):
