@@ -1,4 +1,4 @@
-"""The site, built by make docs: Markdown that also reads as it is, tutorials that are scripts, docstrings."""
+"""Settings of the site that make docs builds from Markdown pages, tutorial scripts and docstrings."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import scalespaces
 
 os.environ["MPLBACKEND"] = "Agg"
 HERE = Path(__file__).resolve().parent
-if find_spec("torchvision") is not None:  # the page on timm needs it; other pages and a build without galleries do not
+if find_spec("torchvision") is not None:  # only the page on timm needs it
     sys.path.append(str(HERE.parent / "tests"))
     import_module("zoo.torchvision_stub")
 
@@ -30,13 +30,13 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["tutorial", "figures"]  # sphinx-gallery makes pages of them in docs/gallery
+exclude_patterns = ["tutorial", "figures"]  # sphinx-gallery turns them into pages in docs/gallery
 highlight_language = "none"
 default_role = "py:obj"
 nitpicky = True
-nitpick_ignore_regex = [  # what others document, and type variables
+nitpick_ignore_regex = [  # names that other projects document, and type variables
     ("py:.*", r"(torch|numpy|np|scipy|lightning|pl|torchmetrics|matplotlib|collections|pathlib|os|typing|abc)\..*"),
-    ("py:.*", r"scalespaces\.(\w+\.)*_\w+\..*"),  # types that are returned and not public
+    ("py:.*", r"scalespaces\.(\w+\.)*_\w+\..*"),  # private types that public functions return
     ("py:class", r"ArrayLike|Figure|csr_array|.*\.(Element|Field|Value)"),
 ]
 
@@ -72,7 +72,7 @@ html_copy_source = False
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-# MathJax comes with the site: pages ask nobody else for anything.
+# MathJax is part of the site: pages load nothing from other hosts.
 _mathjax = find_spec("sphinx-mathjax-offline")
 if _mathjax is None or _mathjax.origin is None:
     raise ImportError("formulas need sphinx-mathjax-offline: pip install 'scalespaces[docs]'")
@@ -81,7 +81,7 @@ mathjax_path = "tex-svg.js"
 
 
 def read_as_github(app: Any, docname: str, source: list[str]) -> None:
-    """Read formulas as GitHub writes them; link code to the reference, scripts to their pages, folders to nothing."""
+    """Accept GitHub's formulas; link code to the reference and scripts to their pages; unlink folders."""
     page = Path(app.env.doc2path(docname))
     if page.suffix != ".md":
         return
@@ -102,11 +102,11 @@ def read_as_github(app: Any, docname: str, source: list[str]) -> None:
 def name_factories(
     app: Any, what: str, name: str, of: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Write defaults that are made anew as ``...``: Sphinx cannot read ``<factory>``."""
+    """Write default factories as ``...``, because Sphinx cannot read ``<factory>``."""
     return signature and signature.replace("<factory>", "..."), returns
 
 
 def setup(app: Any) -> None:
-    """Connect what is above."""
+    """Register the functions above."""
     app.connect("source-read", read_as_github)
     app.connect("autodoc-process-signature", name_factories)

@@ -1,15 +1,23 @@
-"""The wheel as users get it, and what importing it loads."""
+"""The wheel as users get it, what importing it loads, and what pyproject.toml promises."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import scalespaces
 
 ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> str:
@@ -52,6 +60,23 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"scalespaces"}
 
 
+def test_every_link_works_away_from_the_repository(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    metadata = Parser().parsestr(archive.read(name).decode())
+    repository = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
+    assert {url.split(", ")[1].startswith(repository) for url in metadata.get_all("Project-URL", [])} == {True}
+    links = re.findall(r"\]\(([^)]*)\)", re.sub(r"```.*?```", "", str(metadata.get_payload()), flags=re.DOTALL))
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    ours = [link.removeprefix(repository) for link in links if link.startswith(repository)]
+    assert f"/raw/v{scalespaces.__version__}/docs/images/demo.png" in ours
+    paths = [re.sub(rf"^/(raw|blob)/v{re.escape(scalespaces.__version__)}/|#.*$", "", link) for link in ours]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    patterns = ("*.md", "*.toml", "*.py", "*.cff", "docs/**/*.md", "src/**/*.py")
+    places = [path.name for pattern in patterns for path in ROOT.glob(pattern) if repository in path.read_text()]
+    assert places == ["pyproject.toml"]
+
+
 def test_the_wheel_works_without_extras(wheel, tmp_path):
     python = clean_install(wheel, tmp_path / "venv")
     script = """
@@ -84,3 +109,34 @@ print(*sorted(set(sys.modules) - before))
     assert foreign - sys.stdlib_module_names == set()  # not matplotlib, PIL, hypothesis, pytest, sympy...
     heavy = ("torch._dynamo", "torch._inductor", "scipy.signal", "scipy.stats", "scipy.ndimage", "scipy.optimize")
     assert [name for name in loaded if name.startswith(heavy)] == []
+
+
+# --- what pyproject.toml promises ------------------------------------------------------------------------------------
+
+
+def test_the_oldest_versions_are_the_lower_bounds():
+    """Every ``>=`` in ``pyproject.toml`` is a pin in ``constraints-oldest.txt``, which make test-oldest installs."""
+    project = PYPROJECT["project"]
+    listed = project["dependencies"] + [one for extra in project["optional-dependencies"].values() for one in extra]
+    bounds = {r.name: part.version for r in map(Requirement, listed) for part in r.specifier if part.operator == ">="}
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert set(bounds) - set(pins) == set()
+    assert {name: pins[name] for name in bounds if pins[name] not in SpecifierSet(f"=={bounds[name]}.*")} == {}
+
+
+def test_every_promised_python_is_tested():
+    yaml = pytest.importorskip("yaml")
+    workflow = ROOT / ".github" / "workflows" / "ci.yml"
+    if not workflow.exists():
+        pytest.skip("the source distribution has no workflows")
+    tested = yaml.safe_load(workflow.read_text())["jobs"]["test"]["strategy"]["matrix"]["python"]
+    promised = [c.rsplit(" ", 1)[1] for c in PYPROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", c)]
+    assert tested == promised
+    assert PYPROJECT["project"]["requires-python"] == f">={promised[0]}"
+
+
+def test_the_changelog_begins_with_this_version():
+    sections = re.findall(r"^## (\S+)(.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    version, unreleased = sections[0][0], "unreleased" in sections[0][1]
+    assert scalespaces.__version__ == version + ".dev0" * unreleased

@@ -7,7 +7,7 @@ from scalespaces.models import ConversionError, convert
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import assert_equivariant, equivariance_error
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "ConversionError",

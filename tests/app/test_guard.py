@@ -103,6 +103,7 @@ def upload(address: str, **headers: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.extra("gradio")
 def test_the_server_serves_its_own_page_alone(server, tmp_path):
     _, address = server
     evil = {"Host": "evil.example:7991"}
@@ -130,6 +131,7 @@ def test_the_server_serves_its_own_page_alone(server, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.extra("gradio")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_uploads_are_deleted_at_the_end(server, tmp_path, name):
     process, address = server

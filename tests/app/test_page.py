@@ -66,6 +66,7 @@ def test_success_clears_the_line():
     assert toasts.said == []
 
 
+@pytest.mark.extra("gradio")
 def test_the_page_is_private_and_asks_nobody(saved):
     """In a process of its own, because gradio leaves event loops open."""
     script = """

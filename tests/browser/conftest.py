@@ -13,10 +13,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder is slow."""
+    """Every test of this folder is slow and needs playwright."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.extra("playwright"))
 
 
 @pytest.fixture(scope="session")

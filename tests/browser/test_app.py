@@ -17,6 +17,7 @@ from PIL import Image
 
 from scalespaces import models
 
+pytestmark = pytest.mark.extra("gradio")
 WAIT = 90_000  # milliseconds, on a machine with other things to do
 
 

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint as _checkpoint
 
 _AGAIN: ContextVar[bool] = ContextVar("again", default=False)
 
@@ -28,7 +27,9 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
     """
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # compilers choose by themselves what to keep
         return block(*inputs)
-    return _checkpoint(block, *inputs, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _Again()))
+    from torch.utils.checkpoint import checkpoint as run  # imports SymPy in torch 2.6
+
+    return run(block, *inputs, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _Again()))
 
 
 def is_computed_again() -> bool:
