@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from scalespaces.demo._result import SIZES, Activations, Cost, Errors, Frame, Level, Method, Result, Series
+from scalespaces.demo._result import SIZES, Cost, Errors, Frame, Level, Method, Result
+from scalespaces.testing import EquivarianceTable
 
 FINE = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))
 SHRINKS = (1.0, 1.41, 2.0, 2.83, 4.0, 5.66, 8.0)
@@ -61,43 +62,36 @@ def frame(label: int, size: float) -> Frame:
     return Frame(size, square(size), cnn, certain(label, 0.95), certain(min(level, 6), 0.82, len(SHRINKS)))
 
 
-def activation(size: float) -> Activations:
-    shown = frame(5, size)
-    levels = tuple(encoded(np.full((14, 14, 3), 30 * (k + 1))) for k in range(len(SHRINKS)))
-    return Activations(size, shown.picture, levels, shown.shares)
-
-
 def level(k: int, side: int) -> Level:
     return Level(side, side, 64 / side, 0.5 * k, encoded(np.full((side, side, 3), 40 * (k + 1)), "JPEG"))
 
 
-def errors(lift: str, layers: int, value: float) -> Errors:
-    """Of 8 levels: `value` before the boundary, 0.9 past it, none where nothing is left."""
-    boundary = 8 - layers
-    rows = tuple(range(1, 8))
-    table = tuple(
-        tuple(None if row + k > 7 else value if row + k < boundary else 0.9 for k in range(8)) for row in rows
+def errors(lift: str, layers: int, value: float, levels: int = 8) -> Errors:
+    """`value` before the boundary, 0.9 past it, none where nothing is left."""
+    boundary, rows = levels - layers, range(1, levels)
+    entries = [
+        [value if row + k < boundary else 0.9 if row + k < levels else math.nan for k in range(levels)] for row in rows
+    ]
+    left_out = dict.fromkeys(range(boundary, levels), "it sees past the last level")
+    return Errors(
+        lift,
+        layers,
+        EquivarianceTable(np.array(entries), np.array(entries), tuple(rows), tuple(range(levels)), "l", left_out),
     )
-    return Errors(lift, layers, boundary, rows, table)
 
 
 def made(seeds: int = 1, **changes: Any) -> Result:
     """A result of so many seeds, which differ by a point each; what is named is changed."""
-    methods = tuple(
-        Method(
-            key,
-            name,
-            f"about the {name}",
-            tuple(tuple(max(0.0, a - seed / 100) for a in ACCURACY[key]) for seed in range(seeds)),
-            COST[key],
-        )
-        for key, name in NAMES.items()
-    )
+    accuracy = {
+        key: tuple(tuple(max(0.0, a - seed / 100) for a in ACCURACY[key]) for seed in range(seeds)) for key in NAMES
+    }
     found = Result(
         seeds=tuple(range(seeds)),
-        methods=methods,
-        series=tuple(Series(label, tuple(frame(label, size) for size in FINE)) for label in range(10)),
-        activations=tuple(activation(size) for size in (0.5, 1.0, 2.0, 4.0)),
+        methods=tuple(Method(key, name, f"about the {name}", accuracy[key], COST[key]) for key, name in NAMES.items()),
+        series={label: tuple(frame(label, size) for size in FINE) for label in range(10)},
+        activations={
+            size: tuple(encoded(np.full((14, 14, 3), 30 * (k + 1))) for k in range(7)) for size in (0.5, 1, 2, 4)
+        },
         scale_space={
             "dense": tuple(level(k, 64) for k in range(5)),
             "pyramid": tuple(level(k, 64 // 2**k) for k in range(5)),

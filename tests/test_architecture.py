@@ -11,6 +11,7 @@ ROOT = Path(scalespaces.__file__).parent
 LOWER = {  # part: the parts of ours it may import, beside itself
     "_extras": set(),
     "_files": set(),
+    "_html": {"_extras"},
     "_tables": set(),
     "_torch": set(),
     "_measure": {"theory"},
@@ -25,7 +26,7 @@ LOWER["data"] = {"_extras", "_files"}
 LOWER["train"] = LOWER["models"] | {"models", "data"}
 LOWER["plotting"] = LOWER["testing"] | {"_files", "testing"}
 LOWER["bench"] = LOWER["models"] | {"models", "data", "plotting", "_measure"}
-LOWER["app"] = LOWER["bench"] | {"testing", "train"}
+LOWER["app"] = LOWER["bench"] | {"testing", "train", "_html"}
 LOWER["demo"] = LOWER["app"] | {"bench"}
 LOWER["cli"] = set(LOWER) | {""}
 LOWER["__main__"] = {"cli"}

@@ -1,3 +1,5 @@
+"""The report has every number, fetches nothing, and can be read without seeing it."""
+
 import base64
 import json
 import re
@@ -6,10 +8,10 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
-from demo_results import errors, made, with_accuracy
+from demo_results import SHRINKS, errors, made, with_accuracy
 
-from scalespaces.demo._report import render
-from scalespaces.demo._result import SIZES, Result, per_cent, verdicts
+from scalespaces.demo._report import mean_shares, render
+from scalespaces.demo._result import SIZES, Result, verdicts
 
 VOID = {"meta", "link", "img", "input", "br"}
 
@@ -48,13 +50,17 @@ def page(result: Result) -> Page:
     return Page(render(result))
 
 
+def words_of(result: Result) -> str:
+    return re.sub(r"\s+", " ", page(result).words)
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_every_number_is_in_the_page(seeds):
     result = made(seeds)
-    words = re.sub(r"\s+", " ", page(result).words)
+    words = words_of(result)
     for method in result.methods:
         for size in SIZES:
-            assert per_cent([method.mean(size), method.spread(size)]) in words
+            assert method.per_cent(size) in words
         for ratio in (method.cost.predict, method.cost.train, method.cost.predict_memory, method.cost.train_memory):
             assert f"{ratio:.1f}×" in words
         assert f"{method.cost.parameters:,}" in words
@@ -66,8 +72,8 @@ def test_every_number_is_in_the_page(seeds):
         assert fact in words
     for level in [level for levels in result.scale_space.values() for level in levels]:
         assert f"{level.width} × {level.height}, step {level.step:g}, blur {level.sigma:.2f}" in words
-    for one in result.activations:
-        assert all(f"{100 * share:.0f} %" in words for share in one.shares)
+    for size in result.activations:
+        assert all(f"{100 * share:.0f} %" in words for share in result.shown(size).shares)
 
 
 def test_seeds_are_said():
@@ -84,28 +90,26 @@ def test_verdicts_are_those_of_the_result():
 
 
 def test_the_baseline_that_saw_all_sizes_is_given_its_due():
-    assert re.search(r"trained at all sizes has 92\.9\s% to 98\.3\s% right", page(made()).words)
+    assert re.search(r"trained at all sizes gets 92\.9\s% to 98\.3\s% right", page(made()).words)
 
 
 def test_a_bad_result_is_told_as_it_is():
     result = with_accuracy("ours", 0.1)
-    words = page(result).words
+    words = words_of(result)
     assert words.count("✓ kept") == sum(verdict.kept for verdict in verdicts(result)) == 1
-    assert re.search(r"same digits, has\s+10\.0\s%", words)
+    assert "as many parameters gets 10.0 % right" in words
 
 
 def test_means_of_errors_and_the_key_number():
-    words = page(made()).words
-    assert all(f"{n} layer{'s' * (n > 1)}, mean 4.0e-03" in words for n in (1, 2, 3))
-    assert words.count("mean 0") == 3
-    words = page(made(equivariance=tuple(errors("direct, dense", n, n / 10) for n in (1, 2)))).words
-    assert "1 layer, mean 1.0e-01" in words
-    assert "2 layers, mean 2.0e-01" in words
-    found = made(equivariance=(errors("another lift", 1, 0.25),))
-    words = page(found).words
-    assert "Lift (another lift)" in words
-    assert "mean 2.5e-01" in words
-    assert "paper's lift 4" not in words
+    words = words_of(made())
+    assert "The paper's lift (direct, dense)4.0e-034.0e-034.0e-03" in words
+    assert "This library's (cascade, pyramid)000" in words
+    assert "0 equivariance error: how far features are from merely shifting; the paper's lift 4.0e-03" in words
+    words = words_of(made(equivariance=tuple(errors("another lift", n, n / 10) for n in (1, 2))))
+    assert "1 layer2 layers" in words
+    assert "Lift (another lift)1.0e-012.0e-01" in words
+    assert "the paper's lift none" in words
+    assert "none" in words_of(made(equivariance=(errors("direct, dense", 8, 0.9),)))  # nothing before the boundary
 
 
 def test_the_data_are_whole():
@@ -115,15 +119,11 @@ def test_the_data_are_whole():
     assert "<" not in data
     assert found["levels"] == [f"level {k}, ÷{small:g}" for k, small in enumerate(result.downscalings)]
     assert [one["label"] for one in found["series"]] == list(range(10))
-    for one, series in zip(found["series"], result.series, strict=True):
-        for got, frame in zip(one["frames"], series.frames, strict=True):
-            assert base64.b64decode(got["picture"].removeprefix("data:image/png;base64,")) == frame.picture
-            assert [got[key] for key in ("size", "cnn", "ours", "shares")] == [
-                frame.size,
-                list(frame.cnn),
-                list(frame.ours),
-                list(frame.shares),
-            ]
+    for one in found["series"]:
+        for got, frame in zip(one["frames"], result.series[one["label"]], strict=True):
+            assert base64.b64decode(got.pop("picture").removeprefix("data:image/png;base64,")) == frame.picture
+            expected = {key: list(getattr(frame, key)) for key in ("cnn", "ours", "shares")}
+            assert got == {"size": frame.size, **expected}
 
 
 def test_nothing_is_fetched():
@@ -181,6 +181,25 @@ def test_the_answer_moves_up_the_levels():
     assert "0.6 at size 1/2, 2.2 at size 1, 3.8 at size 2, 5.4 at size 4" in words
     assert "2 levels higher" in words
     assert "1 level higher" in page(made(downscalings=tuple(2.0**k for k in range(7)))).words
+
+
+def test_shares_are_means_over_the_digits():
+    result = made()
+    cells = [cell for cell in page(result).all("td") if "--share" in cell.get("style", "")]
+    shares = [float(cell["style"].removeprefix("--share:")) for cell in cells]
+    columns = len(result.series[0])
+    assert len(shares) == len(SHRINKS) * columns
+    assert [sum(shares[n::columns]) for n in range(columns)] == pytest.approx([1] * columns, abs=0.01)
+    assert shares[-columns] == pytest.approx(result.series[0][0].shares[0], abs=1e-3)  # the lowest level comes last
+    assert cells[0]["title"].startswith("size 0.5, level 6: ")
+    assert "goes from 0 to 6" in words_of(result)
+
+
+def test_shares_of_different_digits_are_averaged():
+    one, other = (made().series[label] for label in (0, 1))
+    turned = tuple(replace(frame, shares=frame.shares[::-1]) for frame in other)
+    found, shares = mean_shares({0: one, 1: turned}), one[0].shares
+    assert found[0.5] == pytest.approx([(a + b) / 2 for a, b in zip(shares, shares[::-1], strict=True)])
 
 
 def test_levels_finer_than_the_image_have_numbers_below_0():

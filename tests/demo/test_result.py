@@ -4,8 +4,9 @@ import json
 import statistics
 
 import pytest
+from demo_results import errors
 
-from scalespaces.demo._result import SIZES, Cost, Errors, Method, Result, verdicts
+from scalespaces.demo._result import SIZES, Cost, Method, Result, verdicts
 
 
 def method(key: str, *rows: tuple[float, ...], predict: float = 1.0) -> Method:
@@ -26,7 +27,7 @@ def result(
         method("jitter", ours),
         method("ours", ours, predict=time),
     )
-    return Result((0,), methods, (), (), {}, (), (), {"cpu": "one"})
+    return Result((0,), methods, {}, {}, {}, (errors("direct, dense", 1, 0.1, levels=3),), (), {"cpu": "one"})
 
 
 def kept(**changes) -> list[bool]:
@@ -77,13 +78,11 @@ def test_means_and_spreads_are_over_seeds():
     assert method("cnn", rows[0]).spread(1) is None
 
 
-def test_errors_before_the_boundary():
-    table = Errors("direct, dense", 1, 2, (1, 2), ((0.1, 0.2, None), (0.3, None, None)))
-    assert table.before() == [0.1]  # downscaled once, level 0: the only entry whose top level is below 2
-
-
 def test_numbers_survive_as_json():
+    assert result().equivariance[0].before() == [0.1]  # downscaled once, level 0: the only entry that stays below 2
     document = json.loads(json.dumps(result().to_json(), allow_nan=False))
     assert document["sizes"] == list(SIZES)
     assert document["methods"][0]["accuracy"] == [[0.2, 0.6, 0.98, 0.7, 0.2, 0.1, 0.1]]
+    table = {"boundary": 2, "rows": [1, 2], "errors": [[0.1, 0.9, None], [0.9, None, None]]}
+    assert document["equivariance"] == [{"lift": "direct, dense", "layers": 1, **table}]
     assert "series" not in document

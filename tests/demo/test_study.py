@@ -17,8 +17,8 @@ from scalespaces.demo._study import LARGE, QUICK, SIDE, SMALL, Settings, Trial, 
 TINY = Settings(train=40, test=20, epochs=2, batch_size=16, rounds=1)
 
 
-def silently(what: str, parts: int) -> study.Advance:
-    return lambda: None
+def silently(items, what, total=None):
+    return items
 
 
 class Always(nn.Module):
@@ -113,13 +113,13 @@ def test_the_same_seed_gives_the_same_networks(trial):
 def test_accuracy_is_the_share_of_right_answers(trial):
     labels = torch.tensor([3] * 5 + [7] * 15)
     made = Trial(Always(3), Always(7), trial.ours, trial.images, labels, 0)
-    found = study.accuracies(made, lambda: None)
+    found = study.accuracies(made, silently)
     assert found["cnn"] == found["tta"] == (0.25,) * len(SIZES)
     assert found["jitter"] == (0.75,) * len(SIZES)
 
 
 def test_costs_are_relative_to_the_plain_network(trial):
-    cost = study.costs(trial, QUICK, lambda: None)
+    cost = study.costs(trial, QUICK, silently)
     assert cost["cnn"].predict == cost["cnn"].train == cost["cnn"].predict_memory == cost["cnn"].train_memory == 1
     assert {found.parameters for found in cost.values()} == {sum(p.numel() for p in trial.cnn.parameters())}
     assert cost["jitter"].predict_memory == 1  # the same network
@@ -131,8 +131,8 @@ def test_costs_are_relative_to_the_plain_network(trial):
 def test_series_are_what_the_networks_answer(trial):
     pillow = pytest.importorskip("PIL.Image")
     found = looks.series(trial, 4)
-    assert [frame.size for frame in found.frames] == sorted(frame.size for frame in found.frames)
-    frame = found.frames[8]
+    assert [frame.size for frame in found] == sorted(frame.size for frame in found)
+    frame = found[8]
     assert frame.size == 1
     pixels = np.array(pillow.open(io.BytesIO(frame.picture)))
     assert pixels.shape == (LARGE, LARGE)
@@ -147,12 +147,15 @@ def test_series_are_what_the_networks_answer(trial):
 
 def test_levels_see_the_image_ever_smaller(trial):
     pillow = pytest.importorskip("PIL.Image")
-    found = looks.activations(trial, 4)
-    assert [shown.size for shown in found] == list(looks.COARSE_SIZES)
-    sides = [pillow.open(io.BytesIO(picture)).size[0] for picture in found[0].levels]
+    found = looks.activations(trial)
+    assert list(found) == list(looks.COARSE_SIZES)
+    sides = [pillow.open(io.BytesIO(picture)).size[0] for picture in found[0.5]]
     assert sides == sorted(sides, reverse=True)
-    assert len(sides) == len(looks.downscalings(trial.ours)) == 8
-    assert looks.downscalings(trial.ours)[:4] == (0.71, 1, 1.41, 2)
+    assert len(sides) == len(study.SELECTION) == 8
+    lift = trial.ours.lift
+    assert [1 / scale for scale in study.SELECTION] == pytest.approx(
+        [lift.base ** (k + lift.first_level) for k in range(8)]
+    )
 
 
 def test_levels_of_the_photograph():
@@ -167,7 +170,7 @@ def test_levels_of_the_photograph():
 def test_our_lift_is_exact_and_the_papers_is_not():
     for found in looks.equivariance():
         errors = found.before()
-        assert len(errors) == sum(range(found.boundary))
+        assert len(errors) == sum(range(found.table.boundary))
         if found.lift == "cascade, pyramid":
             assert max(errors) < 1e-14
         else:
