@@ -31,8 +31,8 @@ def table_row(head: str, cells: Iterable[str], **attributes: object) -> str:
     )
 
 
-def image(data: bytes, about: str, kind: str = "png", **attributes: object) -> str:
-    """A picture that is in the page itself, and a description of it."""
+def image(about: str, data: bytes, kind: str = "png", **attributes: object) -> str:
+    """A picture that is in the page itself, and what a screen reader says about it."""
     return element("img", src=data_url(data, kind), alt=about, **attributes).removesuffix("</img>")
 
 

@@ -109,7 +109,7 @@ def test_a_port_that_is_taken(capsys):
         number = taken.getsockname()[1]
         message = fails(capsys, "app", "--no-browser", "--port", str(number))
     assert f"cannot serve at 127.0.0.1, port {number}: " in message
-    assert "name another with --port" in message
+    assert "choose another --port" in message
 
 
 def test_the_next_free_port(monkeypatch):
@@ -117,7 +117,7 @@ def test_the_next_free_port(monkeypatch):
         monkeypatch.setattr(app, "FIRST_PORT", taken.getsockname()[1])
         assert app._free_port("127.0.0.1", None) > taken.getsockname()[1]
         monkeypatch.setattr(app, "PORTS", 1)
-        with pytest.raises(ValueError, match=r"any port from .* name another"):
+        with pytest.raises(ValueError, match=r"any port from .* choose another"):
             app._free_port("127.0.0.1", None)
 
 

@@ -119,7 +119,7 @@ def test_scores_that_are_not_finite(saved):
 def test_a_converted_network_needs_its_code(tmp_path):
     cnn = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
     scalespaces.models.save(scalespaces.convert(cnn, {"num_levels": 2}), tmp_path / "mine.safetensors")
-    with pytest.raises(ValueError, match=r"^'mine\.safetensors' holds a converted network.*model=\.\.\.\)$"):
+    with pytest.raises(ValueError, match=r"^cannot load 'mine\.safetensors'.*except converted networks, whose code"):
         load_network(tmp_path / "mine.safetensors")
 
 
@@ -143,7 +143,7 @@ def broken(kind, whole):
 def test_files_that_hold_no_network(saved, tmp_path, kind):
     file = tmp_path / "broken.safetensors"
     file.write_bytes(broken(kind, saved("s_cnn")))
-    with pytest.raises(ValueError, match=r"^'broken\.safetensors' is no safetensors file.*never read\)$"):
+    with pytest.raises(ValueError, match=r"^'broken\.safetensors' is no safetensors file.*never read$"):
         load_network(file)
 
 

@@ -123,7 +123,7 @@ def _scale_space(result: Result) -> str:
         for k, level in enumerate(levels):
             words = f"{level.width} × {level.height}, step {level.step:g}, blur {level.sigma:.2f}"
             part = f"--part:{level.width / levels[0].width:g}"
-            cells.append(f"{image(level.picture, f'level {k}: {words}', 'jpeg', style=part)}<small>{words}</small>")
+            cells.append(f"{image(f'level {k}: {words}', level.picture, 'jpeg', style=part)}<small>{words}</small>")
         rows.append(table_row(name, cells))
     return "".join(rows)
 
@@ -140,10 +140,10 @@ def _activations(result: Result) -> str:
     rows = []
     for size, levels in result.activations.items():
         digit = result.shown(size)
-        cells = [f"<td>{image(digit.picture, f'the digit at size {named(size)}')}</td>"]
+        cells = [f"<td>{image(f'the digit at size {named(size)}', digit.picture)}</td>"]
         for k, (level, share) in enumerate(zip(levels, digit.shares, strict=True), result.first_level):
             most = " class=most" if share == max(digit.shares) else ""
-            drawn = image(level, f"level {k} at size {named(size)}")
+            drawn = image(f"level {k} at size {named(size)}", level)
             cells.append(f"<td{most}>{drawn}<small>{100 * share:.0f} %</small></td>")
         rows.append(f'<tr><th scope="row">{named(size)}</th>{"".join(cells)}</tr>')
     head = f'<tr><th scope="col">size</th><th scope="col">digit</th>{heads}</tr>'
@@ -190,7 +190,7 @@ def _errors(result: Result) -> str:
     for one in result.equivariance:
         tables.setdefault(one.lift, []).append(one.table)
     about = "Equivariance errors over levels, for each lift and number of layers"
-    drawn = image(svg(plot_equivariance(tables)), about, "svg+xml")
+    drawn = image(about, svg(plot_equivariance(tables)), "svg+xml")
     layers = sorted({one.layers for one in result.equivariance})
     head = "".join(f'<th scope="col">{n} layer{"s" * (n > 1)}</th>' for n in layers)
     means = {lift: [_mean_error(result, lift, n) for n in layers] for lift in tables}
