@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
-from scalespaces.demo._result import SIZES, Cost, Errors, Frame, Level, Method, Result
+from scalespaces.demo._result import SIZES, Cost, Errors, Frame, Method, Result
+from scalespaces.functional import lift
 from scalespaces.testing import EquivarianceTable
 
 FINE = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))
@@ -62,10 +64,6 @@ def frame(label: int, size: float) -> Frame:
     return Frame(size, square(size), cnn, certain(label, 0.95), certain(min(level, 6), 0.82, len(SHRINKS)))
 
 
-def level(k: int, side: int) -> Level:
-    return Level(side, side, 64 / side, 0.5 * k, encoded(np.full((side, side, 3), 40 * (k + 1)), "JPEG"))
-
-
 def errors(lift: str, layers: int, value: float, levels: int = 8) -> Errors:
     """`value` before the boundary, 0.9 past it, none where nothing is left."""
     boundary, rows = levels - layers, range(1, levels)
@@ -92,10 +90,7 @@ def made(seeds: int = 1, **changes: Any) -> Result:
         activations={
             size: tuple(encoded(np.full((14, 14, 3), 30 * (k + 1))) for k in range(7)) for size in (0.5, 1, 2, 4)
         },
-        scale_space={
-            "dense": tuple(level(k, 64) for k in range(5)),
-            "pyramid": tuple(level(k, 64 // 2**k) for k in range(5)),
-        },
+        scale_space={name: lift(torch.rand(1, 3, 64, 64), 5, sampling=name) for name in ("dense", "pyramid")},
         equivariance=(
             *(errors("direct, dense", layers, 0.004) for layers in (1, 2, 3)),
             *(errors("cascade, pyramid", layers, 0.0) for layers in (1, 2, 3)),

@@ -17,10 +17,6 @@ from scalespaces.demo._study import LARGE, QUICK, SIDE, SMALL, Settings, Trial, 
 TINY = Settings(train=40, test=20, epochs=2, batch_size=16, rounds=1)
 
 
-def silently(items, what, total=None):
-    return items
-
-
 class Always(nn.Module):
     """Answers with one class, whatever it sees."""
 
@@ -34,7 +30,7 @@ class Always(nn.Module):
 
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    return study.train_all(0, TINY, silently)
+    return study.train_all(0, TINY)
 
 
 @given(st.floats(0.5, 4), st.integers(0, 99))
@@ -97,14 +93,14 @@ def test_test_digits_are_not_among_those_learned(trial, monkeypatch):
     seen = []
     monkeypatch.setattr(study, "_train", lambda network, batches, *_: seen.append(network))
     monkeypatch.setattr(study, "_batches", lambda images, *_: seen.append(images))
-    study.train_all(0, TINY, silently)
+    study.train_all(0, TINY)
     learned = {image.tobytes() for image in seen[0]}
     assert len(learned) == 40
     assert not learned & {image.tobytes() for image in trial.images}
 
 
 def test_the_same_seed_gives_the_same_networks(trial):
-    again = study.train_all(0, TINY, silently)
+    again = study.train_all(0, TINY)
     for key in ("cnn", "ours"):
         for ours, theirs in zip(getattr(trial, key).parameters(), getattr(again, key).parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
@@ -113,13 +109,13 @@ def test_the_same_seed_gives_the_same_networks(trial):
 def test_accuracy_is_the_share_of_right_answers(trial):
     labels = torch.tensor([3] * 5 + [7] * 15)
     made = Trial(Always(3), Always(7), trial.ours, trial.images, labels, 0)
-    found = study.accuracies(made, silently)
+    found = study.accuracies(made)
     assert found["cnn"] == found["tta"] == (0.25,) * len(SIZES)
     assert found["jitter"] == (0.75,) * len(SIZES)
 
 
 def test_costs_are_relative_to_the_plain_network(trial):
-    cost = study.costs(trial, QUICK, silently)
+    cost = study.costs(trial, QUICK)
     assert cost["cnn"].predict == cost["cnn"].train == cost["cnn"].predict_memory == cost["cnn"].train_memory == 1
     assert {found.parameters for found in cost.values()} == {sum(p.numel() for p in trial.cnn.parameters())}
     assert cost["jitter"].predict_memory == 1  # the same network
@@ -156,14 +152,6 @@ def test_levels_see_the_image_ever_smaller(trial):
     assert [1 / scale for scale in study.SELECTION] == pytest.approx(
         [lift.base ** (k + lift.first_level) for k in range(8)]
     )
-
-
-def test_levels_of_the_photograph():
-    found = looks.scale_space()
-    assert [level.width for level in found["dense"]] == [512] * 5
-    assert [level.width for level in found["pyramid"]] == [512, 256, 128, 64, 32]
-    assert [level.step for level in found["pyramid"]] == [1, 2, 4, 8, 16]
-    assert [level.sigma**2 for level in found["dense"]] == pytest.approx([0.25 * (4**k - 1) for k in range(5)])
 
 
 @pytest.mark.slow

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 import webbrowser
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from scalespaces import models
 from scalespaces._extras import require
@@ -29,7 +26,6 @@ on digits from half to four times that size. Compare them with the CNN under tes
 trained at all these sizes. The digits come with scikit-learn: nothing is downloaded. It takes about four minutes on two
 cores and writes report.html, which needs no connection, results.json, and the trained network, network.safetensors.
 """
-T = TypeVar("T")
 
 
 def add(commands: Any) -> None:
@@ -52,7 +48,7 @@ def add(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     # Find whatever can be wrong before the work begins.
-    for module in ("rich", "sklearn", "matplotlib", "PIL.Image", "safetensors"):
+    for module in ("sklearn", "matplotlib", "PIL.Image", "safetensors"):
         require(module, "demo")
     names = "report.html", "results.json", "network.safetensors"
     page, numbers, weights = (prepare(args.out / name) for name in names)
@@ -62,9 +58,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.epochs is not None:
         settings = replace(settings, epochs=args.epochs)
     seeds = [args.seed + n for n in range(3 if args.full else 1)]
-    with _bars() as bars:
-        result, network = run(seeds, settings, lambda *work: _track(bars, *work))
-        html = render(result)
+    result, network = run(seeds, settings)
+    html = render(result)
     models.save(network, weights)
     with replacing(page) as draft:
         draft.write_text(html, encoding="utf-8")
@@ -76,23 +71,6 @@ def _run(args: argparse.Namespace) -> None:
     print(f"\nNow look at {page}")
     if args.open:
         webbrowser.open(page.resolve().as_uri())
-
-
-def _bars() -> Any:
-    """Progress bars on a terminal."""
-    rich: Any = require("rich.progress", "demo")
-    columns = (rich.TextColumn("{task.description:42}"), rich.BarColumn(), rich.TaskProgressColumn())
-    bars = rich.Progress(*columns, rich.TimeElapsedColumn())
-    bars.disable = not bars.console.is_terminal
-    return bars
-
-
-def _track(bars: Any, items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Pass on the items while a bar grows; without a terminal, print a line at the end."""
-    start = time.perf_counter()
-    yield from bars.track(items, total, description=what)
-    if bars.disable:
-        print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
 def _print(result: Result) -> None:

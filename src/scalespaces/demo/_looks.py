@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,12 +11,12 @@ from torch import Tensor, nn
 from scalespaces._extras import require
 from scalespaces._html import encode
 from scalespaces.data import photograph
-from scalespaces.demo._result import SHOWN, Errors, Frame, Level
+from scalespaces.demo._result import SHOWN, Errors, Frame
 from scalespaces.demo._study import LARGE, Trial, show
 from scalespaces.functional import lift
 from scalespaces.models._random import random_network
+from scalespaces.space import ScaleSpace
 from scalespaces.testing import equivariance_error
-from scalespaces.theory import blur_variance
 
 FINE_SIZES = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))  # eight to an octave, from 1/2 to 4
 COARSE_SIZES = (0.5, 1.0, 2.0, 4.0)
@@ -54,22 +53,9 @@ def _digit(trial: Trial, label: int, sizes: Sequence[float]) -> Tensor:
     return show(np.repeat(trial.images[first : first + 1], len(sizes), 0), sizes, LARGE)
 
 
-def scale_space() -> dict[str, tuple[Level, ...]]:
+def scale_space() -> dict[str, ScaleSpace]:
     """A photograph lifted to five levels, at every pixel and as a pyramid."""
-    image, found = photograph(), {}
-    for sampling in ("dense", "pyramid"):
-        space = lift(image, num_levels=5, sampling=sampling)
-        found[sampling] = tuple(
-            Level(
-                width=level.shape[-1],
-                height=level.shape[-2],
-                step=float(space.steps[k]),
-                sigma=math.sqrt(blur_variance(2**k, 0.25)),
-                picture=encode(level[0], "JPEG", "demo", quality=85),
-            )
-            for k, level in enumerate(space.levels)
-        )
-    return found
+    return {sampling: lift(photograph(), num_levels=5, sampling=sampling) for sampling in ("dense", "pyramid")}
 
 
 def equivariance() -> Iterator[Errors]:

@@ -11,11 +11,12 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from scalespaces._html import data_url, element, image, svg, table_row
+from scalespaces._html import data_url, element, encode, image, svg, table_row
 from scalespaces.demo._charts import accuracy, named, swatch
 from scalespaces.demo._result import SIZES, TRAINED, Frame, Method, Result, per_cent, verdicts
 from scalespaces.plotting import plot_equivariance
 from scalespaces.testing import EquivarianceTable
+from scalespaces.theory import blur_variance
 
 _KEPT, _BROKEN = "<b class=kept>✓ kept</b>", "<b class=broken>✗ not kept</b>"
 _LIFTS = {"direct, dense": "The paper's lift", "cascade, pyramid": "This library's"}
@@ -118,19 +119,20 @@ def _mean_error(result: Result, lift: str, layers: int | None = None) -> str:
 def _scale_space(result: Result) -> str:
     """A row for each sampling. A picture is as wide, relative to the first, as its level has samples."""
     rows = []
-    for name, levels in result.scale_space.items():
+    for name, space in result.scale_space.items():
         cells = []
-        for k, level in enumerate(levels):
-            words = f"{level.width} × {level.height}, step {level.step:g}, blur {level.sigma:.2f}"
-            part = f"--part:{level.width / levels[0].width:g}"
-            cells.append(f"{image(f'level {k}: {words}', level.picture, 'jpeg', style=part)}<small>{words}</small>")
+        for k, level in enumerate(space.levels):
+            height, width = level.shape[2:]
+            words = f"{width} × {height}, step {space.steps[k]:g}, blur {math.sqrt(blur_variance(2**k, 0.25)):.2f}"
+            jpeg, part = encode(level[0], "JPEG", "demo", quality=85), f"--part:{width / space.levels[0].shape[3]:g}"
+            cells.append(f"{image(f'level {k}: {words}', jpeg, 'jpeg', style=part)}<small>{words}</small>")
         rows.append(table_row(name, cells))
     return "".join(rows)
 
 
 def _pixels(result: Result) -> str:
     """The number of samples of all levels relative to the first, in words."""
-    counts = {name: [one.width * one.height for one in levels] for name, levels in result.scale_space.items()}
+    counts = {name: [level[0, 0].numel() for level in space.levels] for name, space in result.scale_space.items()}
     return ", ".join(f"{escape(name)} levels together have {sum(n) / n[0]:.2f} times" for name, n in counts.items())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from scalespaces.space import ScaleSpace
 from scalespaces.testing import EquivarianceTable
 
 SIZES = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
@@ -62,17 +63,6 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Level:
-    """A level of a photograph's scale-space: its sides, step and blur in pixels, and a JPEG."""
-
-    width: int
-    height: int
-    step: float
-    sigma: float
-    picture: bytes
-
-
-@dataclass(frozen=True)
 class Errors:
     """Equivariance errors of a random network with some layers on a lift."""
 
@@ -96,15 +86,16 @@ class Result:
     """Everything that the demo found.
 
     ``series`` has every digit at many sizes, ``activations`` the strength of each level's features of the digit
-    ``SHOWN``, as PNGs by size. ``downscalings`` says how many times smaller each level sees the image, from
-    ``first_level`` on. ``facts`` are the machine, the versions, and how the networks were trained and tested.
+    ``SHOWN`` as PNGs, by size, and ``scale_space`` a photograph, by sampling. ``downscalings`` says how many times
+    smaller each level sees the image, from ``first_level`` on. ``facts`` are the machine, the versions, and how the
+    networks were trained and tested.
     """
 
     seeds: tuple[int, ...]
     methods: tuple[Method, ...]
     series: dict[int, tuple[Frame, ...]]
     activations: dict[float, tuple[bytes, ...]]
-    scale_space: dict[str, tuple[Level, ...]]
+    scale_space: dict[str, ScaleSpace]
     equivariance: tuple[Errors, ...]
     downscalings: tuple[float, ...]
     facts: dict[str, Any]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 
 from scalespaces import models
 from scalespaces._measure import peak_memory, ratios, take_turns
+from scalespaces.data._progress import Progress
 from scalespaces.data._scales import digits, rescale, split_classes
 from scalespaces.demo._result import SIZES, TRAINED, Cost
 from scalespaces.train._levels import Supervision, supervise
@@ -38,10 +41,14 @@ _LEVELS: dict[str, Any] = {"lift": {"num_levels": 8, "first_level": -1, "base": 
 T = TypeVar("T")
 
 
-class Track(Protocol):
-    """Pass on the items of some work, and show how many are done."""
-
-    def __call__(self, items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]: ...
+def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
+    """Pass on the items of some work with a line of progress, and print how long it took."""
+    start = time.perf_counter()
+    with Progress(what, total) as line:
+        for item in items:
+            yield item
+            line.add()
+    print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[
     return torch.from_numpy(shown).unsqueeze(1).float().div(255)
 
 
-def train_all(seed: int, settings: Settings, track: Track) -> Trial:
+def train_all(seed: int, settings: Settings) -> Trial:
     """Train the CNN, the CNN with scale jitter, and the scale-space network. All have as many parameters."""
     images, numbers = digits()
     learned, tested = split_classes(numbers, (settings.train, settings.test), seed)
@@ -146,10 +153,10 @@ def _train(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], steps: 
 
 
 @torch.inference_mode()
-def accuracies(trial: Trial, track: Track) -> dict[str, tuple[float, ...]]:
+def accuracies(trial: Trial) -> dict[str, tuple[float, ...]]:
     """The share of right answers of each method, at every size."""
     found: dict[str, tuple[float, ...]] = dict.fromkeys(METHODS, ())
-    for size in track(SIZES, f"testing at {len(SIZES)} sizes (seed {trial.seed})"):
+    for size in track(SIZES, f"testing at {len(SIZES)} sizes (seed {trial.seed})", len(SIZES)):
         batches = show(trial.images, [size] * len(trial.images), LARGE, (trial.seed, 2)).split(50)
         for key, method in trial.methods().items():
             answers = torch.cat([method(batch).argmax(1) for batch in batches])
@@ -157,7 +164,7 @@ def accuracies(trial: Trial, track: Track) -> dict[str, tuple[float, ...]]:
     return found
 
 
-def costs(trial: Trial, settings: Settings, track: Track) -> dict[str, Cost]:
+def costs(trial: Trial, settings: Settings) -> dict[str, Cost]:
     """What the methods cost. They are timed in turns; costs are ratios to the plain CNN, medians over rounds."""
     images, sizes = np.resize(trial.images, (settings.timed, 8, 8)), [TRAINED] * settings.timed
     small, large = (show(images, sizes, canvas, (trial.seed, 3)) for canvas in (SMALL, LARGE))
@@ -174,7 +181,7 @@ def costs(trial: Trial, settings: Settings, track: Track) -> dict[str, Cost]:
     predicting = {key: partial(predict, key) for key in networks}
     learning = {key: partial(learn, key) for key in ("cnn", "jitter", "ours")}
     found = []
-    for steps in track((predicting, learning), "measuring time and memory"):
+    for steps in track((predicting, learning), "measuring time and memory", 2):
         seconds, memory = take_turns(steps, settings.rounds), {key: peak_memory(step) for key, step in steps.items()}
         plain = seconds["cnn"]
         found.append({key: (ratios(seconds[key], plain).median, memory[key] / memory["cnn"]) for key in steps})
