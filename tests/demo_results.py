@@ -1,27 +1,21 @@
-"""Results as the demonstration might find them, made up: fast to make, and easy to tell from one another."""
+"""Made-up results of the demo, quick to make and easy to tell apart."""
 
-import io
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
+from scalespaces._html import encode
 from scalespaces.demo._result import SIZES, Cost, Errors, Frame, Method, Result
+from scalespaces.demo._study import METHODS
 from scalespaces.functional import lift
 from scalespaces.testing import EquivarianceTable
 
 FINE = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))
 SHRINKS = (1.0, 1.41, 2.0, 2.83, 4.0, 5.66, 8.0)
-NAMES = {
-    "cnn": "CNN",
-    "tta": "CNN + TTA",
-    "select": "CNN + selection",
-    "jitter": "CNN, all sizes",
-    "ours": "scale-space",
-}
+NAMES = {key: name for key, (name, _) in METHODS.items()}
 ACCURACY = {
     "cnn": (0.481, 0.902, 0.981, 0.893, 0.324, 0.115, 0.106),
     "tta": (0.128, 0.568, 0.861, 0.906, 0.898, 0.714, 0.268),
@@ -38,17 +32,15 @@ COST = {
 }
 
 
-def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(buffer, kind)
-    return buffer.getvalue()
+def png(pixels: np.ndarray) -> bytes:
+    """Pixels ``(H, W)`` from 0 to 1."""
+    return encode(torch.from_numpy(pixels), "PNG", "demo")
 
 
 def square(size: float, side: int = 112) -> bytes:
     """A square that grows with the size, so that no two sizes look the same."""
-    far = abs(np.arange(side) - (side - 1) / 2)
-    inside = np.clip(12 * size + 0.5 - far, 0, 1)
-    return encoded(255 * np.outer(inside, inside))
+    inside = np.clip(12 * size + 0.5 - abs(np.arange(side) - (side - 1) / 2), 0, 1)
+    return png(np.outer(inside, inside))
 
 
 def certain(answer: int, probability: float, classes: int = 10) -> tuple[float, ...]:
@@ -57,7 +49,7 @@ def certain(answer: int, probability: float, classes: int = 10) -> tuple[float, 
 
 
 def frame(label: int, size: float) -> Frame:
-    """The CNN is right near size 1 alone; ours is always right, by the level that goes up half an octave at a time."""
+    """The CNN is right near size 1 only; ours is always right, and the level that answers goes up with the size."""
     right = 0.7 < size < 1.5
     level = round(2 * math.log2(size)) + 2
     cnn = certain(label if right else (label + 1) % 10, 0.9 if right else 0.6)
@@ -87,9 +79,7 @@ def made(seeds: int = 1, **changes: Any) -> Result:
         seeds=tuple(range(seeds)),
         methods=tuple(Method(key, name, f"about the {name}", accuracy[key], COST[key]) for key, name in NAMES.items()),
         series={label: tuple(frame(label, size) for size in FINE) for label in range(10)},
-        activations={
-            size: tuple(encoded(np.full((14, 14, 3), 30 * (k + 1))) for k in range(7)) for size in (0.5, 1, 2, 4)
-        },
+        activations={size: tuple(png(np.full((14, 14), k / 8)) for k in range(7)) for size in (0.5, 1, 2, 4)},
         scale_space={name: lift(torch.rand(1, 3, 64, 64), 5, sampling=name) for name in ("dense", "pyramid")},
         equivariance=(
             *(errors("direct, dense", layers, 0.004) for layers in (1, 2, 3)),
