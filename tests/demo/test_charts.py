@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from demo_results import ACCURACY, NAMES, made, square
 from hypothesis import given
@@ -106,8 +107,8 @@ def test_the_figure_has_the_means_over_seeds_and_a_digit_at_each_size(seeds, tmp
     ax = plot(made(seeds), tmp_path / "accuracy.png").axes[0]
     lines = {line.get_label(): line for line in ax.lines}
     for key, name in NAMES.items():
-        means = [100 * a - (seeds - 1) / 2 for a in ACCURACY[key]]
-        assert list(lines[name].get_ydata()) == pytest.approx(means)
-        assert list(lines[name].get_xdata()) == list(SIZES)
+        x, y = lines[name].get_data()
+        assert np.asarray(y) == pytest.approx([100 * a - (seeds - 1) / 2 for a in ACCURACY[key]])
+        assert np.asarray(x).tolist() == list(SIZES)
     assert len(ax.artists) == len(SIZES)
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")

@@ -18,7 +18,7 @@ from scalespaces._measure import take_turns
 from scalespaces.functional._lift import LiftPlan, Stage, most_levels
 from scalespaces.nn import Lift
 from scalespaces.space import ScaleSpace
-from scalespaces.theory._kernels import get_kernel
+from scalespaces.theory._kernels import Kernel, get_kernel
 from scalespaces.theory._scale import check_base, check_zero_scale
 
 MOST_LEVELS = 12
@@ -107,7 +107,7 @@ def check_size(arguments: Arguments, size: Sequence[int]) -> None:
         )
 
 
-def _blur(kernel: str, dilation: float, zero_scale: float) -> float:
+def _blur(kernel: str | Kernel, dilation: float, zero_scale: float) -> float:
     """The blur of a level in pixels: of a Gaussian, the standard deviation."""
     family = get_kernel(kernel)
     return family.scale(dilation, zero_scale) ** (0.5 / family.alpha)

@@ -95,8 +95,8 @@ def plot(result: Result, path: str | os.PathLike[str]) -> Figure:
     figure = plot_over_scales(lines, ylabel="accuracy, per cent")
     ax = figure.axes[0]
     for method, line in zip(methods, ax.lines, strict=True):
-        edges = [[100 * (method.mean(s) + sign * (method.spread(s) or 0)) for s in SIZES] for sign in (-1, 1)]
-        ax.fill_between(SIZES, *edges, color=line.get_color(), alpha=0.09, linewidth=0)
+        low, high = ([100 * (method.mean(s) + sign * (method.spread(s) or 0)) for s in SIZES] for sign in (-1, 1))
+        ax.fill_between(SIZES, low, high, color=line.get_color(), alpha=0.09, linewidth=0)
     ax.lines[0].set_linewidth(3)
     ax.axvline(TRAINED, color="0.5", linewidth=1, zorder=0)
     ax.annotate("trained here", (TRAINED, 2), (5, 0), textcoords="offset points", color="0.3")
