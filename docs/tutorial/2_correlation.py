@@ -68,9 +68,9 @@ for k, level in enumerate(output.levels):
 # Filters of two levels
 # ---------------------
 # With ``kernel_size=(2, 3, 3)`` a filter also sees the next level. So it can tell an edge that remains at a coarser
-# level from one that was only texture. At the last level, such filters look past the end. ``scale_padding`` chooses what
-# they find there: zeros (the paper's choice, and the default) or the last level again. With ``"valid"`` the output has
-# one level less, and all of its levels are right.
+# level from one that was only texture. At the last level, such filters look past the end. ``scale_padding`` chooses
+# what they find there: zeros (the paper's choice, and the default) or the last level again. With ``"valid"`` the output
+# has one level less, and all of its levels are right.
 #
 # A network of them
 # -----------------

@@ -123,11 +123,6 @@ class Level:
     blur: float | None
     taps: int | None
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height."""
-        return self.pixels.shape[2], self.pixels.shape[1]
-
 
 @dataclass(frozen=True)
 class Cost:

@@ -35,11 +35,6 @@ class Picture:
     name: str
     notes: tuple[str, ...] = ()
 
-    @property
-    def size(self) -> str:
-        """Width and height."""
-        return f"{self.image.shape[3]} × {self.image.shape[2]} pixels"
-
 
 def first_picture() -> Picture:
     """The photograph that comes with the package."""

@@ -55,19 +55,20 @@ def _figure(about: str, figure: Figure) -> str:
 
 def preview(picture: Picture) -> str:
     """The image, its name and size, and what was done to it."""
-    words = [f"<b>{escape(picture.name)}</b>", picture.size, *map(escape, picture.notes)]
+    height, width = picture.image.shape[2:]
+    words = [f"<b>{escape(picture.name)}</b>", f"{width} × {height} pixels", *map(escape, picture.notes)]
     return image("the image", *_encode(picture.image[0]), class_="ss-preview") + note("<br>".join(words))
 
 
 def levels(found: Sequence[Level]) -> dict[str, str]:
     """Every level as a picture, with its number, size, step and blur, for both views."""
-    widest = max(level.size[0] for level in found)
+    widest = max(level.pixels.shape[2] for level in found)
     figures: dict[str, list[str]] = {view: [] for view in VIEWS}
     for level in found:
-        name, data, (width, height) = f"level {level.number}", _encode(level.pixels), level.size
+        name, data, (height, width) = f"level {level.number}", _encode(level.pixels), level.pixels.shape[1:]
         blur = "finer than the image" if level.blur is None else f"blur {level.blur:.3g} px"
         facts = "".join(f"<span>{fact}</span>" for fact in (f"{width} × {height}", f"step {level.step:.4g}", blur))
-        kind = "ss-level ss-coarse" if max(level.size) <= _LOSSLESS else "ss-level"
+        kind = "ss-level ss-coarse" if max(height, width) <= _LOSSLESS else "ss-level"
         for view, part in ((EQUAL, 100), (TO_SCALE, 100 * width / widest)):
             drawn = image(name, *data, class_=kind, style=f"width:{part:.4g}%")
             caption = f"<figcaption><b>{name}</b>{facts}</figcaption>"
