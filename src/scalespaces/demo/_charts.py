@@ -136,7 +136,7 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
         >>> apart([10, 50, 12], 20)
         [1.0, 50.0, 21.0]
     """
-    order, room, found = np.argsort(places), gap * np.arange(len(places)), np.empty(len(places))
+    order, room, found = np.argsort(places, kind="stable"), gap * np.arange(len(places)), np.empty(len(places))
     found[order] = isotonic_regression(np.asarray(places)[order] - room).x + room
     return found.tolist()
 
