@@ -133,7 +133,7 @@ def _scale_space(result: Result) -> str:
 def _pixels(result: Result) -> str:
     """The number of samples of all levels relative to the first, in words."""
     counts = {name: [level[0, 0].numel() for level in space.levels] for name, space in result.scale_space.items()}
-    return ", ".join(f"{escape(name)} levels together have {sum(n) / n[0]:.2f} times" for name, n in counts.items())
+    return ", ".join(f"the {escape(name)} levels have {sum(n) / n[0]:.2f} times" for name, n in counts.items())
 
 
 def _activations(result: Result) -> str:
