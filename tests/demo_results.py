@@ -1,24 +1,21 @@
-"""Results as the demonstration might find them, made up: fast to make, and easy to tell from one another."""
+"""Made-up results of the demo, quick to make and easy to tell apart."""
 
-import io
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from PIL import Image
+import torch
 
-from scalespaces.demo._result import SIZES, Activations, Cost, Errors, Frame, Level, Method, Result, Series
+from scalespaces._html import encode
+from scalespaces.demo._result import SIZES, Cost, Errors, Frame, Method, Result
+from scalespaces.demo._study import METHODS
+from scalespaces.functional import lift
+from scalespaces.testing import EquivarianceTable
 
 FINE = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))
 SHRINKS = (1.0, 1.41, 2.0, 2.83, 4.0, 5.66, 8.0)
-NAMES = {
-    "cnn": "CNN",
-    "tta": "CNN + TTA",
-    "select": "CNN + selection",
-    "jitter": "CNN, all sizes",
-    "ours": "scale-space",
-}
+NAMES = {key: name for key, (name, _) in METHODS.items()}
 ACCURACY = {
     "cnn": (0.481, 0.902, 0.981, 0.893, 0.324, 0.115, 0.106),
     "tta": (0.128, 0.568, 0.861, 0.906, 0.898, 0.714, 0.268),
@@ -35,17 +32,15 @@ COST = {
 }
 
 
-def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(buffer, kind)
-    return buffer.getvalue()
+def png(pixels: np.ndarray) -> bytes:
+    """Pixels ``(H, W)`` from 0 to 1."""
+    return encode(torch.from_numpy(pixels), "PNG", "demo")
 
 
 def square(size: float, side: int = 112) -> bytes:
     """A square that grows with the size, so that no two sizes look the same."""
-    far = abs(np.arange(side) - (side - 1) / 2)
-    inside = np.clip(12 * size + 0.5 - far, 0, 1)
-    return encoded(255 * np.outer(inside, inside))
+    inside = np.clip(12 * size + 0.5 - abs(np.arange(side) - (side - 1) / 2), 0, 1)
+    return png(np.outer(inside, inside))
 
 
 def certain(answer: int, probability: float, classes: int = 10) -> tuple[float, ...]:
@@ -54,54 +49,38 @@ def certain(answer: int, probability: float, classes: int = 10) -> tuple[float, 
 
 
 def frame(label: int, size: float) -> Frame:
-    """The CNN is right near size 1 alone; ours is always right, by the level that goes up half an octave at a time."""
+    """The CNN is right near size 1 only; ours is always right, and the level that answers goes up with the size."""
     right = 0.7 < size < 1.5
     level = round(2 * math.log2(size)) + 2
     cnn = certain(label if right else (label + 1) % 10, 0.9 if right else 0.6)
     return Frame(size, square(size), cnn, certain(label, 0.95), certain(min(level, 6), 0.82, len(SHRINKS)))
 
 
-def activation(size: float) -> Activations:
-    shown = frame(5, size)
-    levels = tuple(encoded(np.full((14, 14, 3), 30 * (k + 1))) for k in range(len(SHRINKS)))
-    return Activations(size, shown.picture, levels, shown.shares)
-
-
-def level(k: int, side: int) -> Level:
-    return Level(side, side, 64 / side, 0.5 * k, encoded(np.full((side, side, 3), 40 * (k + 1)), "JPEG"))
-
-
-def errors(lift: str, layers: int, value: float) -> Errors:
-    """Of 8 levels: `value` before the boundary, 0.9 past it, none where nothing is left."""
-    boundary = 8 - layers
-    rows = tuple(range(1, 8))
-    table = tuple(
-        tuple(None if row + k > 7 else value if row + k < boundary else 0.9 for k in range(8)) for row in rows
+def errors(lift: str, layers: int, value: float, levels: int = 8) -> Errors:
+    """`value` before the boundary, 0.9 past it, none where nothing is left."""
+    boundary, rows = levels - layers, range(1, levels)
+    entries = [
+        [value if row + k < boundary else 0.9 if row + k < levels else math.nan for k in range(levels)] for row in rows
+    ]
+    left_out = dict.fromkeys(range(boundary, levels), "it sees past the last level")
+    return Errors(
+        lift,
+        layers,
+        EquivarianceTable(np.array(entries), np.array(entries), tuple(rows), tuple(range(levels)), "l", left_out),
     )
-    return Errors(lift, layers, boundary, rows, table)
 
 
 def made(seeds: int = 1, **changes: Any) -> Result:
     """A result of so many seeds, which differ by a point each; what is named is changed."""
-    methods = tuple(
-        Method(
-            key,
-            name,
-            f"about the {name}",
-            tuple(tuple(max(0.0, a - seed / 100) for a in ACCURACY[key]) for seed in range(seeds)),
-            COST[key],
-        )
-        for key, name in NAMES.items()
-    )
+    accuracy = {
+        key: tuple(tuple(max(0.0, a - seed / 100) for a in ACCURACY[key]) for seed in range(seeds)) for key in NAMES
+    }
     found = Result(
         seeds=tuple(range(seeds)),
-        methods=methods,
-        series=tuple(Series(label, tuple(frame(label, size) for size in FINE)) for label in range(10)),
-        activations=tuple(activation(size) for size in (0.5, 1.0, 2.0, 4.0)),
-        scale_space={
-            "dense": tuple(level(k, 64) for k in range(5)),
-            "pyramid": tuple(level(k, 64 // 2**k) for k in range(5)),
-        },
+        methods=tuple(Method(key, name, f"about the {name}", accuracy[key], COST[key]) for key, name in NAMES.items()),
+        series={label: tuple(frame(label, size) for size in FINE) for label in range(10)},
+        activations={size: tuple(png(np.full((14, 14), k / 8)) for k in range(7)) for size in (0.5, 1, 2, 4)},
+        scale_space={name: lift(torch.rand(1, 3, 64, 64), 5, sampling=name) for name in ("dense", "pyramid")},
         equivariance=(
             *(errors("direct, dense", layers, 0.004) for layers in (1, 2, 3)),
             *(errors("cascade, pyramid", layers, 0.0) for layers in (1, 2, 3)),

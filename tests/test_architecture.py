@@ -11,6 +11,7 @@ ROOT = Path(scalespaces.__file__).parent
 LOWER = {  # part: the parts of ours it may import, beside itself
     "_extras": set(),
     "_files": set(),
+    "_html": {"_extras"},
     "_tables": set(),
     "_torch": set(),
     "_measure": {"theory"},
@@ -24,7 +25,7 @@ LOWER["models"] = LOWER["nn"] | {"nn", "_files", "_tables"}
 LOWER["data"] = {"_extras", "_files"}
 LOWER["train"] = LOWER["models"] | {"models", "data", "_tables"}
 LOWER["plotting"] = LOWER["testing"] | {"_files", "testing"}
-LOWER["app"] = LOWER["demo"] = LOWER["train"] | LOWER["plotting"] | {"train", "plotting", "_measure"}
+LOWER["app"] = LOWER["demo"] = LOWER["train"] | LOWER["plotting"] | {"train", "plotting", "_measure", "_html"}
 LOWER["cli"] = set(LOWER) | {""}
 LOWER["__main__"] = {"cli"}
 # The export list, scalespaces/__init__.py.

@@ -24,15 +24,12 @@ def test_bad_arguments_are_found_before_the_work(arguments, words, capsys, tmp_p
     assert words in fails(capsys, "demo", *arguments)
 
 
-def test_a_file_where_the_folder_should_be(capsys, tmp_path):
-    (tmp_path / "taken").write_text("")
-    assert "is not a folder" in fails(capsys, "demo", "--out", str(tmp_path / "taken"))
-
-
 @pytest.mark.parametrize("name", ["report.html", "results.json", "network.safetensors"])
-def test_a_folder_where_a_file_should_be(name, capsys, tmp_path):
+def test_a_folder_where_a_file_should_be_and_a_file_where_the_folder_should(name, capsys, tmp_path):
     (tmp_path / name).mkdir()
     assert "is a folder" in fails(capsys, "demo", "--out", str(tmp_path))
+    (tmp_path / "taken").write_text("")
+    assert "is not a folder" in fails(capsys, "demo", "--out", str(tmp_path / "taken"))
 
 
 @pytest.mark.slow
@@ -40,12 +37,8 @@ def test_it_writes_a_report_numbers_and_a_network(tmp_path):
     done = run("demo", "--quick", "--full", "--out", str(tmp_path), "--plot", str(tmp_path / "accuracy.svg"))
     assert done.returncode == 0, done.stderr
     assert f"Now look at {tmp_path / 'report.html'}" in done.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "accuracy.svg",
-        "network.safetensors",
-        "report.html",
-        "results.json",
-    ]
+    written = ["accuracy.svg", "network.safetensors", "report.html", "results.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == written
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["seeds"] == [0, 1, 2]
     for method in document["methods"]:

@@ -2,11 +2,11 @@ r"""
 1. What is a scale-space?
 =========================
 
-A photograph shows a face, and a speck of light in the eye of that face. Which of them one finds depends on how closely
-one looks. A *scale-space* keeps all of these views: the image, and ever more blurred versions of it, its *levels*.
+A photograph shows a face, and a speck of light in the eye of that face. Which of them you find depends on how closely
+you look. A *scale-space* keeps all of these views: the image, and more and more blurred versions of it, its *levels*.
 
-This page makes one, shows why blur and subsampling belong together, and ends with the property all else rests on:
-**downscaling an image shifts its scale-space by a level**.
+This page makes one, shows why blur and subsampling belong together, and ends with the property that everything else
+rests on: **downscaling an image shifts its scale-space by a level**.
 
 Run it with ``python docs/tutorial/1_scale_spaces.py``. It needs the extra ``plot``.
 """
@@ -40,15 +40,15 @@ figure = plot_scale_space(space, zero_scale=0.25, into=plt.figure())
 # %%
 # How much blur?
 # --------------
-# An image comes with some blur of its own, because each of its pixels saw a patch of the world and not a point. Call
-# its variance the *zero-scale*, :math:`s_0`; the paper takes 1/4, a standard deviation of half a pixel. Make the
-# image :math:`2^k` times smaller, and its own blur shrinks with it. To have again the blur of an ordinary image, it
+# An image has some blur of its own, because each of its pixels saw a patch of the world and not a point. The variance
+# of this blur is the *zero-scale*, :math:`s_0`; the paper takes 1/4, a standard deviation of half a pixel. Make the
+# image :math:`2^k` times smaller, and its own blur shrinks with it. To have the blur of an ordinary image again, it
 # must be blurred *before*, with variance
 #
 # .. math:: t_k = s_0 \, (4^k - 1).
 #
-# That is all that level :math:`k` is: the image, blurred by a Gaussian of variance :math:`t_k`. Variances of
-# Gaussians add up, so one may also get there from level to level.
+# Level :math:`k` is just that: the image, blurred by a Gaussian of variance :math:`t_k`. Variances of Gaussians add up,
+# so each level can also be made from the one before.
 
 for k in range(5):
     print(f"level {k}: 1/{2**k} of the size, blurred by {blur_variance(2**k, zero_scale=0.25) ** 0.5:.2f} pixels")
@@ -72,10 +72,10 @@ for ax, picture, title in zip(axes, [pattern, naive, correct], titles, strict=Tr
 
 # %%
 # What you see: on the left all three agree. A quarter of the way along, a stripe is as wide as a sample of the small
-# image, which cannot show anything finer. Every eighth pixel pretends otherwise: it shows broad stripes that do not
-# exist. This is *aliasing*. With the blur, stripes that are too fine fade to their mean.
+# image, which cannot show anything finer. Without blur, broad stripes appear that do not exist. This is *aliasing*.
+# With the blur, stripes that are too fine fade to their mean.
 #
-# Here is the same in numbers, the contrast that is left in the right half, where nothing true can be shown:
+# The same in numbers: the contrast in the right half, where the small image should show none.
 
 half = correct.shape[-1] // 2
 print(f"every eighth pixel:  {naive[..., half:].std():.3f}")
@@ -92,12 +92,12 @@ for zero_scale in (1 / 16, 1 / 4, 1):
 # %%
 # Dense, or a pyramid
 # -------------------
-# A blurred level can be read at fewer places, for neighbors are nearly alike. The paper keeps every pixel of every
-# level, which the library calls *dense*. In a *pyramid*, the default, level :math:`k` has a sample every :math:`2^k`
+# A blurred level needs fewer samples, because neighbors are nearly equal. The paper keeps every pixel of every level,
+# which the library calls *dense*. In a *pyramid*, the default, level :math:`k` has a sample every :math:`2^k`
 # pixels. The function ``lift`` does what ``Lift`` does, without a layer.
 #
-# What you see: the two rows show the same levels, but for small differences that the end of this page explains. The
-# pyramid's levels are as small as they are smooth, and cost little.
+# What you see: the two rows show the same levels, except for small differences that the end of this page explains. The
+# smoother a level of the pyramid is, the smaller it is, so it costs little.
 
 pyramid = lift(image, num_levels=5)
 figure = plot_scale_space({"dense": space, "pyramid": pyramid}, into=plt.figure())
@@ -108,14 +108,15 @@ for name, levels in {"dense": space, "pyramid": pyramid}.items():
 # %%
 # Downscaling is a shift along the levels
 # ---------------------------------------
-# Now halve the image and lift it. Level 0 of the small image is a picture of half the size with the usual blur, which
-# is what level 1 of the large one is, read at every second pixel. So is level 1 what was level 2, and so on:
+# Now halve the image and lift it. Level 0 of the small image is a picture of half the size with the usual blur. Level
+# 1 of the large image, read at every second pixel, is the same picture. In the same way level 1 is the former level 2,
+# and so on:
 #
 # .. math:: \text{lift}(D f)_k = \text{lift}(f)_{k+1}, \qquad D \text{: blur and take every second pixel}.
 #
-# ``scale_shift`` does the right-hand side. How equal are the two sides? That depends on how levels are made.
-# *Direct*, the paper's way, blurs each level from the image with one large Gaussian. *Cascade*, the default, makes each
-# level from the one before, with :math:`D`. Blurs of sampled images are not quite those of theory, so in the direct
+# ``scale_shift`` computes the right-hand side. How equal are the two sides? That depends on how levels are made.
+# *Direct*, the paper's way, blurs the image with one large Gaussian for each level. *Cascade*, the default, makes each
+# level from the one before, with :math:`D`. Blurs of sampled images do not quite add up as in theory, so in the direct
 # lift the sides differ a little. In a cascade on a pyramid, both sides are the same computation.
 
 
@@ -133,13 +134,13 @@ for method, sampling in [("direct", "dense"), ("cascade", "dense"), ("cascade", 
 assert difference("cascade", "pyramid") == 0
 
 # %%
-# Exactly 0, at every pixel, borders included. (The dense cascade is exact as well, but for borders: an image of even
-# size is mirrored at another place when every second pixel is left.) The price of a pyramid is in translations, which
-# :doc:`/sampling` measures.
+# Exactly 0, at every pixel, borders included. (The dense cascade is exact as well, except at borders: when every second
+# pixel of an image of even size is left, the image is mirrored at another place.) A pyramid is less exact under
+# translations, which :doc:`/sampling` measures.
 #
 # Where to go next
 # ----------------
-# A change of size is now a shift, and convolutions are good with shifts: :doc:`2_correlation` moves filters along
-# levels as well as across the image.
+# A change of size is now a shift, and convolutions handle shifts well: :doc:`2_correlation` moves filters along levels
+# as well as across the image.
 
 plt.show()

@@ -2,9 +2,10 @@ r"""
 2. How does one correlate over scale and space?
 ===============================================
 
-A convolution commutes with translations: move the image, and its features move along. That is why a CNN that has learnt
-to find an eye on the left finds it on the right. This page does the same for size. Filters move across the image *and*
-along the levels of its scale-space, so that features of a smaller image are the same features, one level further down.
+A convolution commutes with translations: move the image, and its features move with it. That is why a CNN that has
+learned to find an eye on the left finds it on the right. This page does the same for size. Filters move across the
+image *and* along the levels of its scale-space. So the features of a smaller image are the same features, one level
+further down.
 
 Run it with ``python docs/tutorial/2_correlation.py``. It needs the extra ``plot``.
 """
@@ -30,9 +31,8 @@ image = photograph()
 # .. math:: g_k(z) = \sum_{\ell \ge 0} \sum_y \psi_\ell(y) \, f_{k+\ell}(2^k y + z).
 #
 # Two things happen as :math:`k` grows. The filter is *dilated*: its taps :math:`y` lie :math:`2^k` pixels apart,
-# because a thing that is twice as large is made of parts twice as far apart. And it *climbs*: filter level
-# :math:`\ell` meets level :math:`k + \ell` of the image, because those parts are twice as large themselves, and show
-# on coarser levels.
+# because the parts of a larger object are further apart. And it *climbs*: filter level :math:`\ell` meets level
+# :math:`k + \ell` of the image, because these parts are larger themselves, and show on coarser levels.
 #
 # What you see: on the left, the input levels three times, with the samples that the outputs on the right depend on,
 # found by taking gradients of a real layer. Its filters have 2 levels of 3 x 3 taps. The levels are those of the
@@ -67,16 +67,16 @@ for k, level in enumerate(output.levels):
 # %%
 # Filters of two levels
 # ---------------------
-# With ``kernel_size=(2, 3, 3)`` a filter also sees the next level, and can tell an edge that stays when one steps
-# back from one that was texture. Such filters look past the last level in the end. ``scale_padding`` says what they
-# find there: zeros (the paper's choice, and the default), the last level again, or, with ``"valid"``, nothing: then
-# one level less comes out, and all that do are right.
+# With ``kernel_size=(2, 3, 3)`` a filter also sees the next level. So it can tell an edge that remains at a coarser
+# level from one that was only texture. At the last level, such filters look past the end. ``scale_padding`` chooses
+# what they find there: zeros (the paper's choice, and the default) or the last level again. With ``"valid"`` the output
+# has one level less, and all of its levels are right.
 #
 # A network of them
 # -----------------
 # Between the layers, torch's own modules run level by level. ``ScaleBatchNorm`` takes its statistics over all levels,
-# with one scale and shift for all, and ``ScaleAvgPool`` pools each level on its own grid: neither knows which level
-# is which, and that is all it takes.
+# with one scale and shift for all, and ``ScaleAvgPool`` pools each level on its own grid. Neither treats one level
+# differently from another, and equivariance needs no more.
 
 
 def network(scale_padding: str) -> nn.Sequential:
@@ -121,10 +121,10 @@ print(equivariance_error(features, image))
 # %%
 # The truncation boundary
 # -----------------------
-# The same network with zeros past the last level has two more levels, but some are not right. After two layers, each
-# of which looks one level further, the last two levels have seen zeros where there should have been image. The
-# smaller image has its last level elsewhere, so there the two disagree. The table has these levels and names them;
-# ``assert_equivariant`` leaves them out.
+# The same network with zeros past the last level has two more levels, but these are not right. Each of the two layers
+# looks one level further, so the last two levels have seen zeros instead of the image. The smaller image has its last
+# level elsewhere, so the two sides differ there. The table contains these levels and names them; ``assert_equivariant``
+# leaves them out.
 
 tables = [equivariance_error(network("zeros"), image, shifts=[1, 2, 3]), equivariance_error(features, image)]
 print(tables[0])
@@ -138,8 +138,8 @@ figure = plot_equivariance(tables, columns=["zeros", "valid"], boundaries=bounda
 #
 # One answer for all levels
 # -------------------------
-# A classifier wants an answer that does *not* change with size. ``ScalePool`` takes the maximum or mean over levels,
-# after which it no longer matters at which level something was found.
+# A classifier needs an answer that does *not* change with size. ``ScalePool`` takes the maximum or mean over levels.
+# After that it no longer matters at which level something was found.
 
 head = nn.Sequential(nn.ReLU(), ScaleConv2d(16, 10, (1, 1, 1)), ScalePool("max"), nn.AdaptiveMaxPool2d(1), nn.Flatten())
 print(head(features(image)).shape)
@@ -147,7 +147,7 @@ print(head(features(image)).shape)
 # %%
 # Where to go next
 # ----------------
-# Is this worth anything in practice? :doc:`3_training` trains a network on digits of one size and shows it others.
+# Does this help in practice? :doc:`3_training` trains a network on digits of one size and tests it on others.
 # The paper, equation by equation, is in :doc:`/theory`.
 
 plt.show()

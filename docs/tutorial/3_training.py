@@ -3,11 +3,15 @@ r"""
 =============================================
 
 Train on digits of *one* size, test on others. A CNN has never seen the others, and fails. A network on a scale-space
-has: what is new at one level is known at another.
+has seen them: what is new at one level is known at another.
 
-There is no magic in how it is trained: this page is a plain PyTorch loop. Run it with
-``python docs/tutorial/3_training.py``. It needs the extra ``demo``.
+Training needs nothing special: this page is a plain PyTorch loop. Run it with
+``python docs/tutorial/3_training.py``. It needs the extra ``demo``. The command ``scalespaces demo`` runs a larger
+version of this experiment, and compares more methods.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -47,36 +51,31 @@ for ax, (title, dataset) in zip(axes, shown.items(), strict=True):
 # Two networks with the same parameters
 # -------------------------------------
 # ``cnn`` is a small CNN of three convolutions. ``s_cnn`` is the same CNN on five levels, half an octave apart: its
-# base is :math:`\sqrt 2`. ``first_level=-2`` puts two of the levels *above* the image in resolution, so that there
-# are levels on both sides of the size of training, one octave each way. Its filters have one level, so it has no more
-# parameters than the CNN: the weights are shared between levels.
+# base is :math:`\sqrt 2`. ``first_level=-2`` makes two of the levels finer than the image, so that there are levels on
+# both sides of the trained size, one octave each way. Its filters have one level and are shared by all levels, so it
+# has as many parameters as the CNN. Of all levels, the one with the largest logit answers.
 
 shared = {"channels": (8, 16, 32), "kernel_size": 3, "grid": 1, "hidden": 64, "dropout": 0.3}
 
 
-def plain() -> models.ScaleNetwork:
-    """The CNN: one level, the image itself."""
+def network(name: str, **arguments: Any) -> models.ScaleNetwork:
+    """A network with weights that follow from the seed."""
     torch.manual_seed(SEED)
-    return models.create_model("cnn", **shared)
+    return models.create_model(name, **shared, **arguments)
 
 
-def levels() -> models.ScaleNetwork:
-    """The same CNN on five levels; the largest logit over levels answers."""
-    torch.manual_seed(SEED)
-    return models.create_model("s_cnn", lift={"num_levels": 5, "first_level": -2}, scale_pool="max", **shared)
-
-
-for name, model in {"CNN": plain(), "S-CNN": levels()}.items():
+on_levels = {"lift": {"num_levels": 5, "first_level": -2}, "scale_pool": "max"}
+for model in (network("cnn"), network("s_cnn", **on_levels)):
     parameters = sum(p.numel() for p in model.parameters())
-    print(f"{name:6} {parameters:,} parameters, {model.lift.num_levels} level(s)")
+    print(f"{model.config['name']:6} {parameters:,} parameters, {model.lift.num_levels} level(s)")
 
 # %%
 # A plain loop
 # ------------
-# ``logits`` says what the loss is taken of. For the CNN that is its answer, ``model(images)``.
+# ``logits`` computes what goes into the loss. For the CNN that is its answer, ``model(images)``.
 
 
-def train(model: nn.Module, logits) -> None:
+def train(model: models.ScaleNetwork, logits: Callable[[models.ScaleNetwork, Tensor], Tensor]) -> None:
     """Adam with a learning rate that rises and falls."""
     batch, count = 50, len(train_set)
     optimizer = torch.optim.Adam(model.parameters())
@@ -94,7 +93,7 @@ def train(model: nn.Module, logits) -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, dataset: ArrayImages) -> float:
-    """The part of a set that the model gets right."""
+    """The share of a set that the model gets right."""
     found = torch.cat([model(to_unit(images)).argmax(1) for images in dataset.images.split(100)])
     return float((found == dataset.labels).float().mean())
 
@@ -102,10 +101,10 @@ def accuracy(model: nn.Module, dataset: ArrayImages) -> float:
 # %%
 # What should the levels learn?
 # -----------------------------
-# In tests, the most confident level is to answer: the network takes the maximum over levels. If one trains *that*, the
-# most confident level gets all of the gradient, and the others learn nothing: neither to be right, nor to be silent
-# when they do not see a digit of the size they know. So let every level learn. ``model.scores(images)`` has the logits
-# of each level, a ``ScaleSpace``, and ``scale_pool`` takes their mean, which goes into the loss.
+# In tests, the most confident level answers: the network takes the maximum over levels. If one trains *that* answer,
+# the most confident level gets all of the gradient, and the others learn nothing: neither to be right, nor to be
+# silent when they do not see a digit of the size they know. So let every level learn. ``model.scores(images)`` has the
+# logits of each level, a ``ScaleSpace``, and ``scale_pool`` takes their mean, which goes into the loss.
 
 
 def answer(model: models.ScaleNetwork, images: Tensor) -> Tensor:
@@ -119,9 +118,9 @@ def mean_of_levels(model: models.ScaleNetwork, images: Tensor) -> Tensor:
 
 
 runs = {
-    "CNN": (plain(), answer),
-    "S-CNN, answer trained": (levels(), answer),
-    "S-CNN, every level trained": (levels(), mean_of_levels),
+    "CNN": (network("cnn"), answer),
+    "S-CNN, answer trained": (network("s_cnn", **on_levels), answer),
+    "S-CNN, every level trained": (network("s_cnn", **on_levels), mean_of_levels),
 }
 lines = {}
 for name, (model, logits) in runs.items():
@@ -130,10 +129,10 @@ for name, (model, logits) in runs.items():
     print(f"{name:27}", "  ".join(f"{size:2} px: {value:.3f}" for size, value in lines[name]), flush=True)
 
 # %%
-# What you see: accuracy over the size of the digits, all of them trained at 16 pixels. The CNN is right there, and
-# falls on either side, to little more than guessing at the ends. The networks on scale-spaces hold: for them, most of
-# these sizes are not new. At 8 pixels some of what makes a digit is gone, and no network can get that back. How much
-# is gained by training every level depends on the seed; try others.
+# What you see: accuracy over the size of the digits. All networks were trained at 16 pixels. The CNN is good at that
+# size, and drops on either side, to little more than guessing at the ends. The networks on scale-spaces stay good: for
+# them, most of these sizes are not new. At 8 pixels some of the shape of a digit is lost, and no network can get it
+# back. How much is gained by training every level depends on the seed; try others.
 
 figure = plot_over_scales(lines, into=plt.figure())
 for ax in figure.axes:
@@ -142,8 +141,8 @@ for ax in figure.axes:
 # %%
 # Which level answers?
 # --------------------
-# If levels do what they should, small digits are found at fine levels and large ones at coarse levels. Count, for
-# each size, which level has the largest logit.
+# Fine levels should find small digits, and coarse levels large ones. Count, for each size, which level has the largest
+# logit.
 
 scale_cnn = runs["S-CNN, every level trained"][0]
 shares = torch.zeros(len(SIZES), 5)
@@ -161,9 +160,9 @@ for (i, j), share in np.ndenumerate(shares.numpy()):
     ax.text(j, i, f"{100 * share:.0f} %", ha="center", va="center", color="white" if share < 0.6 else "black")
 
 # %%
-# What you see: the shares lie about the diagonal. The larger the digit, the coarser the level that answers.
+# What you see: the shares lie near the diagonal. The larger the digit, the coarser the level that answers.
 #
-# It is not free. Levels finer than the image have more samples than the image, and take most of the time. And this is
+# This has a cost. Levels finer than the image have more samples than the image, and take most of the time. And this is
 # one seed on few digits: :doc:`/results` has MNIST, three seeds, other ways to handle scale, and costs.
 #
 # Where to go next

@@ -2,9 +2,9 @@ r"""
 4. How does it get into practice?
 =================================
 
-The page before had its own training loop. In practice there is a folder of images, a network to be trained on it, and a
-program elsewhere that is to run it. This page goes all the way, with commands as one would type them: a folder of PNG
-files, a *recipe*, training, evaluation at other sizes, prediction, and export to ONNX.
+The page before had its own training loop. In practice there is a folder of images to train on, and another program that
+should run the network. This page goes all the way, with commands as you would type them: a folder of PNG files, a
+*recipe*, training, evaluation at other sizes, prediction, and export to ONNX.
 
 Run it with ``python docs/tutorial/4_practice.py``. It needs the extras ``train``, ``export`` and ``demo``.
 """
@@ -31,8 +31,8 @@ folder = Path(scratch.name)
 # %%
 # A folder of images
 # ------------------
-# One folder for each class, in one folder for each set: that is all the structure there is. Digits of 16 pixels to
-# train with and to validate; to test, other digits of half, the same and twice that size.
+# There is one folder for each set, and in it one folder for each class. The digits for training and validation have 16
+# pixels. The digits for testing are others, of half, the same and twice that size.
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 counts = [1000, 150, 150]
@@ -78,12 +78,12 @@ trainer:
 # %%
 # Train
 # -----
-# Any key of the recipe may be given on the command line as well. The plain CNN has the same recipe, but for its name
-# and its levels: it has one.
+# Any key of the recipe can also be given on the command line. The plain CNN has the same recipe, except for its name
+# and its levels: it has only one.
 
 
 def scalespaces(command: str) -> None:
-    """Do what a shell does with this line."""
+    """Run the command as a shell would."""
     print(f"$ scalespaces {command}", flush=True)
     with contextlib.chdir(folder):
         if code := main(shlex.split(command)):
@@ -107,7 +107,7 @@ print(*sorted(file.name for file in (folder / "s_cnn").iterdir() if file.is_file
 # %%
 # Evaluate
 # --------
-# At the size of the training, at half and at twice that; the name of a set says its scale. The last column is the
+# The sets have the trained size, half and twice that size; a set's name ends with its scale. The last column is the
 # time for an image, relative to the CNN.
 
 networks = "cnn/model.safetensors s_cnn/model.safetensors --names CNN S-CNN"
@@ -126,10 +126,10 @@ for line in (folder / "predictions.csv").read_text().splitlines()[:4]:
 # %%
 # Which level answers
 # -------------------
-# ``load`` brings the network back. ``scale_map`` says at which level it found what it predicts; of a network for
-# segmentation it would be a map, of a classifier it is one number for the image.
+# ``load`` reads the network from its file. ``scale_map`` gives the level at which it found what it predicts: for a
+# classifier one number per image, for a segmentation network a map.
 #
-# Level -1 is the image twice as large, level 1 the image half as large. So the level should rise with the digits:
+# Level -1 is the image twice as large, level 1 the image half as large. So the level should rise with the digits' size:
 
 network = models.load(folder / "s_cnn" / "model.safetensors")
 for scale in ("0.5", "1", "2"):
@@ -172,8 +172,8 @@ for size in (40, 64):
 # %%
 # Where to go next
 # ----------------
-# :doc:`5_conversion` starts from a network that you have already. :doc:`/scaling` is about many devices and runs that
-# are interrupted, and ``scalespaces train --help`` about all the keys of a recipe.
+# :doc:`5_conversion` starts from a network that you have already. :doc:`/scaling` covers many devices and interrupted
+# runs. ``scalespaces train --help`` lists all the keys of a recipe.
 
 scratch.cleanup()
 plt.show()

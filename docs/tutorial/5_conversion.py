@@ -3,8 +3,8 @@ r"""
 ================================
 
 Few people start from nothing. ``scalespaces.convert`` takes a CNN as it is, from timm, torchvision or your own code,
-and runs it on scale-spaces with the parameters it has. This page converts a ResNet-18 of timm, fine-tunes it, and saves
-it.
+and runs it on scale-spaces with the same parameters. This page converts a ResNet-18 from timm, fine-tunes it, and
+saves it.
 
 Run it with ``python docs/tutorial/5_conversion.py``. It needs the extras ``demo`` and ``files``, and timm:
 ``pip install timm``.
@@ -28,9 +28,9 @@ torch.manual_seed(0)
 # %%
 # Convert
 # -------
-# ``pretrained=True`` would download weights, which is what one wants in practice; without them, this page runs
-# anywhere. Conversion puts a lift in front of the model and a pooling over levels behind it. In between, the model's
-# own ``forward`` runs, unchanged.
+# In practice use ``pretrained=True``, which downloads weights; without them, this page runs anywhere. Conversion puts
+# a lift in front of the model and a pooling over levels behind it. In between, the model's own ``forward`` runs,
+# unchanged.
 
 resnet = timm.create_model("resnet18", pretrained=False, num_classes=10).eval()
 network = convert(resnet, {"num_levels": 3})
@@ -51,9 +51,9 @@ with torch.no_grad():
 # %%
 # What converts, and what does not
 # --------------------------------
-# Convolutions, poolings, normalizations, activations and what is pointwise run on levels of any size, and with them
-# most CNNs. A model that is built for maps of one size cannot be right on levels of many. It is refused, with the
-# module and the reason, instead of being wrong in silence.
+# Convolutions, poolings, normalizations, activations and pointwise functions run on levels of any size, and so do most
+# CNNs. A model that is built for maps of one size cannot be right on levels of several sizes. It is refused with an
+# error that names the module and the reason, instead of being silently wrong.
 
 small = image[..., :224, :224]
 for name in ("mobilenetv3_small_050", "convnext_atto", "vit_tiny_patch16_224"):
@@ -79,9 +79,9 @@ print(talking.extra_repr())
 # %%
 # Fine-tune
 # ---------
-# It is an ``nn.Module`` like any other. Let it learn 400 digits of 16 pixels on a canvas of 32, at two levels; as in
-# :doc:`3_training`, the loss is that of the mean of the levels' logits. (From random weights, on so few digits, this
-# is about the steps to take, not about accuracy.)
+# It is an ``nn.Module`` like any other. Train it on 400 digits of 16 pixels on a canvas of 32, at two levels; as in
+# :doc:`3_training`, the loss is that of the mean of the levels' logits. (With random weights and so few digits, this
+# shows the steps to take, not what accuracy to expect.)
 
 counts = [400, 100, 200]
 train_set = unseen_scales(*digits(), train=2, tests=[], canvas=32, counts=counts)["train"]
@@ -89,7 +89,7 @@ network = convert(resnet, {"num_levels": 2}).train()
 
 
 def rgb(images: Tensor) -> Tensor:
-    """Gray images as the model wants them."""
+    """Gray images in three channels, as the model takes them."""
     return to_unit(images).expand(-1, 3, -1, -1)
 
 
@@ -133,20 +133,19 @@ axes[0].set(ylabel="logit", ylim=(-15, 15))
 legend = axes[1].legend(frameon=False)
 
 # %%
-# What you see: the logits of one digit (longer bars are cut off), at the size of the training on the left and at
-# twice that on the right. Level 1 on the right is level 0 on the left, but for what enlarging the picture has
-# changed: a change of size has become a shift. Level 0 on the right is what the plain ResNet makes of a size it does
-# not know.
+# What you see: the logits of one digit (longer bars are cut off), at the trained size on the left and at twice that
+# size on the right. Level 1 on the right is level 0 on the left, except for what enlarging the picture has changed: a
+# change of size has become a shift. Level 0 on the right is the plain ResNet's answer for a size it does not know.
 #
 # That is what conversion guarantees. How the levels are combined is up to you: ``scale_pool="mean"`` is the default,
-# and ``"max"`` lets the most confident level answer. A network that is to be silent at sizes it does not know must
-# learn that, as the one of :doc:`3_training` did.
+# and ``"max"`` lets the most confident level answer. A level that should be silent at sizes it does not know must learn
+# that, as in :doc:`3_training`.
 
 # %%
 # Save and load
 # -------------
-# A file holds the weights and the arguments of the conversion. It does not hold timm's code: to load it, give the
-# model it was made of, with any weights.
+# The file contains the weights and the arguments of the conversion, but not timm's code. To load it, pass the model
+# that it was made from, with any weights.
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "digits.safetensors"
@@ -157,7 +156,7 @@ with torch.no_grad():
 print(f"loaded: a {type(loaded.model).__name__} on {loaded.lift.num_levels} levels")
 
 # %%
-# Commands take the same as a name::
+# Commands take this model as a name::
 #
 #   scalespaces predict digits.safetensors photos --out predictions.csv \
 #     --model 'timm:create_model(model_name="resnet18", num_classes=10)'

@@ -3,17 +3,14 @@
 import asyncio
 import http.client
 import json
-import os
-import re
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from explorer import serving
 
 from scalespaces.app._guard import Guard
 
@@ -68,21 +65,8 @@ def test_other_sites_are_refused(origin):
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command, and the host and port of its page; uploads go to ``tmp_path``."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "scalespaces", "app", "--no-browser", "--port", port]
-    environment = os.environ | {"GRADIO_TEMP_DIR": str(tmp_path)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
-        assert found, f"no address in {line!r}"
-        try:
-            yield process, urlsplit(found[0]).netloc
-        finally:
-            process.kill()
+    with serving(GRADIO_TEMP_DIR=str(tmp_path)) as (process, address):
+        yield process, urlsplit(address).netloc
 
 
 def ask(address: str, path: str, headers: dict[str, str], body: bytes | None = None) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from scalespaces.app import _render as render
 from scalespaces.app._errors import LIFT, equivariance
-from scalespaces.app._explore import Cost, scale_space
+from scalespaces.app._explore import Cost, Level, scale_space
 from scalespaces.app._images import Picture
 from scalespaces.app._predictions import load_network, over_zooms, predict
 from scalespaces.data import photograph
@@ -41,7 +41,7 @@ def test_nothing_of_a_users_is_markup(saved):
     network = load_network(saved("s_cnn", card))
     found = predict(network, IMAGE, 1, 28)
     parts = [
-        render.status(EVIL),
+        render.problem(EVIL),
         render.preview(Picture(IMAGE, EVIL, (EVIL,))),
         render.network(network),
         render.prediction(found),
@@ -73,7 +73,7 @@ def test_levels_are_drawn_as_they_are(arguments, view):
     drawn = pictures(html)
     assert [picture.size for picture in drawn] == [(96, 96), (48, 48), (24, 24), (12, 12)]
     for picture, level in zip(drawn, levels, strict=True):  # small ones are lossless
-        np.testing.assert_array_equal(np.array(picture), render.as_pixels(level.pixels))
+        np.testing.assert_array_equal(np.array(picture), (255 * level.pixels).round().byte().permute(1, 2, 0))
     widths = [float(width) for width in re.findall(r"width:([\d.]+)%", html)]
     assert widths == ([100] * 4 if view == render.EQUAL else [100, 50, 25, 12.5])
     assert re.findall(r"<b>level (\d)</b><span>(\d+) × \d+</span><span>step (\d)</span>", html) == [
@@ -85,10 +85,10 @@ def test_levels_are_drawn_as_they_are(arguments, view):
     assert "blur 0.866 px" in html
 
 
-def test_grey_images_are_drawn_in_gray():
-    pixels = render.as_pixels(torch.tensor([[[0.0, 1.0], [0.5, 2.0]]]))
-    assert pixels[..., 0].tolist() == [[0, 255], [128, 255]]
-    assert pixels.shape == (2, 2, 3)
+def test_gray_images_are_drawn_in_gray():
+    (level,) = [Level(0, torch.tensor([[[0.0, 1.0], [0.5, 2.0]]]), 1.0, 0.0, None)]
+    (picture,) = pictures(render.levels([level])[render.EQUAL])
+    assert (picture.mode, np.array(picture).tolist()) == ("L", [[0, 255], [128, 255]])
 
 
 def test_costs(arguments):

@@ -2,17 +2,15 @@
 
 import re
 import signal
-import socket
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from explorer import serving
 from PIL import Image
 
 from scalespaces import models
@@ -21,34 +19,20 @@ pytestmark = pytest.mark.extra("gradio")
 WAIT = 90_000  # milliseconds, on a machine with other things to do
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """The command on a free port, once its page answers."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "scalespaces", "app", "--no-browser", "--port", str(port), *arguments]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    line = server.stdout.readline()
-    found = re.search(r"http://127\.0\.0\.1:\d+/", line)
-    if found is None:
-        server.kill()
-        pytest.fail(f"no address in {line!r}: {server.communicate()[1]}")
-    return server, found[0]
-
-
-def stop(server: subprocess.Popen[str]) -> tuple[int, str]:
-    """End it as Ctrl-C does: the exit code, and what it said against it."""
-    server.send_signal(signal.SIGINT)
-    _, errors = server.communicate(timeout=30)
-    return server.returncode, errors
+@contextmanager
+def served(*arguments: str) -> Iterator[str]:
+    """The address of the page; the command ends as Ctrl-C ends it, without a complaint."""
+    with serving(*arguments) as (process, found):
+        yield found
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server, found = start()
-    yield found
-    code, errors = stop(server)
-    assert (code, errors) == (0, "")
+    with served() as found:
+        yield found
 
 
 @pytest.fixture
@@ -87,10 +71,10 @@ def choose(page: Any, field: str, name: str) -> None:
     page.locator(f"#{field}").get_by_text(name, exact=True).click()
 
 
-def write(page: Any, field: str, text: str) -> None:
+def write(page: Any, field: str, text: str, kind: str = ":is(input, textarea)") -> None:
     """Type into a field and press Enter."""
-    page.locator(f"#{field} :is(input, textarea)").fill(text)
-    page.locator(f"#{field} :is(input, textarea)").press("Enter")
+    page.locator(f"#{field} {kind}").fill(text)
+    page.locator(f"#{field} {kind}").press("Enter")
 
 
 def await_sizes(page: Any, *expected: str) -> None:
@@ -100,6 +84,13 @@ def await_sizes(page: Any, *expected: str) -> None:
         page.wait_for_function(script, arg=",".join(expected))
     except Exception as error:
         pytest.fail(f"expected levels of {expected}, got {sizes(page)}: {error}")
+
+
+def await_text(page: Any, field: str, text: str) -> None:
+    """Wait until a part of the page contains this text; an empty one, until it is empty."""
+    script = """([id, text]) => { const found = document.querySelector(id).innerText;
+        return text ? found.includes(text) : !found.trim(); }"""
+    page.wait_for_function(script, arg=[f"#{field}", text])
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +140,7 @@ def test_errors_are_measured(visit):
     page.click("#network input")
     page.get_by_role("option", name="1 random layer").click()
     page.click("#measure")
-    page.wait_for_function("document.querySelector('#errors .ss-verdict').innerText.startsWith('Not exact')")
+    await_text(page, "errors .ss-verdict", "Not exact")
     assert "blurs the image anew" in page.inner_text("#errors .ss-verdict")
     assert page.locator("#errors img").count() == 1
 
@@ -165,8 +156,7 @@ def test_a_network_answers_while_the_image_is_zoomed(visit, files):
     assert page.locator("#answer .ss-chosen").count() == 1
     assert page.locator("#side input").input_value() == "28"
     seen, answer = page.locator("#seen img").get_attribute("src"), page.inner_text("#answer")
-    page.locator("#zoom input[type=number]").fill("0.5")
-    page.locator("#zoom input[type=number]").press("Enter")
+    write(page, "zoom", "0.5", "input[type=number]")
     page.wait_for_function("seen => document.querySelector('#seen img').src !== seen", arg=seen)
     page.wait_for_function("answer => document.querySelector('#answer').innerText !== answer", arg=answer)
     open_tab(page, "Equivariance")
@@ -182,7 +172,7 @@ def test_tabs_do_not_share_what_they_hold(visit, files):
     drop(first, "image", files / "mine.png")
     await_sizes(first, "160 × 96", "80 × 48", "40 × 24", "20 × 12", "10 × 6")
     choose(second, "method", "direct")
-    second.wait_for_function("document.querySelector('#cost').innerText.includes('9, 17, 33, 65 taps')")
+    await_text(second, "cost", "9, 17, 33, 65 taps")
     assert sizes(second)[0] == "512 × 512"
 
 
@@ -190,48 +180,41 @@ def test_mistakes_get_a_message_and_the_page_lives_on(visit, files):
     page = visit()
     for name, message in (("words.png", "'words.png' is not an image"), ("cut.png", "'cut.png' is not an image that")):
         drop(page, "image", files / name)
-        page.wait_for_function("text => document.querySelector('#image-status').innerText.includes(text)", arg=message)
+        await_text(page, "image-status", message)
     drop(page, "image", files / "large.jpg")
-    page.wait_for_function("document.querySelector('#preview').innerText.includes('reduced from 3000 × 1800 pixels')")
-    assert page.inner_text("#image-status").strip() == ""
+    await_text(page, "preview", "reduced from 3000 × 1800 pixels")
+    await_text(page, "image-status", "")
     drop(page, "image", files / "pixel.png")
-    page.wait_for_function("document.querySelector('#space-status').innerText.includes('choose 1 at most')")
+    await_text(page, "space-status", "choose 1 at most")
     page.get_by_text("Use the photograph").click()
-    page.wait_for_function("document.querySelector('#preview').innerText.includes('512 × 512')")
-    page.wait_for_function("document.querySelector('#space-status').innerText.trim() === ''")
+    await_text(page, "preview", "512 × 512")
+    await_text(page, "space-status", "")
 
     for text, message in (("0.5", "base must be a finite number > 1"), ("two", "base must be a number such as")):
         write(page, "base", text)
-        page.wait_for_function("text => document.querySelector('#space-status').innerText.includes(text)", arg=message)
+        await_text(page, "space-status", message)
     write(page, "base", "2")
-    levels = page.locator("#number input[type=number]")
-    for text, message in (("99", "from 1 to 12, got 99"), ("2.5", "from 1 to 12, got 2.5"), ("", "levels must be a")):
-        levels.fill(text)
-        levels.press("Enter")
-        page.wait_for_function("text => document.querySelector('#space-status').innerText.includes(text)", arg=message)
-    levels.fill("5")
-    levels.press("Enter")
-    page.wait_for_function("document.querySelector('#space-status').innerText.trim() === ''")
+    wrong = (("99", "from 1 to 12, got 99"), ("2.5", "from 1 to 12, got 2.5"), ("", "levels must be a"), ("5", ""))
+    for text, message in wrong:
+        write(page, "number", text, "input[type=number]")
+        await_text(page, "space-status", message)
     choose(page, "sampling", "oversampled")
     write(page, "oversampling", "0.5")
-    page.wait_for_function("document.querySelector('#space-status').innerText.includes('oversampling must be 1')")
+    await_text(page, "space-status", "oversampling must be 1")
     write(page, "oversampling", "4")
     await_sizes(page, *["512 × 512"] * 3, "256 × 256", "128 × 128")
-    assert page.inner_text("#space-status").strip() == ""
+    await_text(page, "space-status", "")
 
     open_tab(page, "Predictions")
     for name in ("cut.safetensors", "words.png"):
         drop(page, "model", files / name)
-        page.wait_for_function(
-            "name => document.querySelector('#model-status').innerText.includes(`'${name}' is no safetensors file`)",
-            arg=name,
-        )
+        await_text(page, "model-status", f"'{name}' is no safetensors file")
     drop(page, "model", files / "digits.safetensors")
     page.wait_for_selector("#answer .ss-bar")
     write(page, "side", "3")
-    page.wait_for_function("document.querySelector('#model-status').innerText.includes('the side must be')")
+    await_text(page, "model-status", "the side must be")
     write(page, "side", "32")
-    page.wait_for_function("document.querySelector('#seen').innerText.includes('32 × 32')")
+    await_text(page, "seen", "32 × 32")
     assert page.locator("text=Traceback").count() == 0
 
 
@@ -254,10 +237,7 @@ def test_nothing_sticks_out(visit, overflow, files, width, dark):
 
 
 def test_it_begins_with_what_it_is_given_and_ends_when_told(open_page, files):
-    given = ["--model", str(files / "digits.safetensors"), "--image", str(files / "mine.png")]
-    server, address = start(*given)
-    try:
-        assert urllib.request.urlopen(address, timeout=30).status == 200
+    with served("--model", str(files / "digits.safetensors"), "--image", str(files / "mine.png")) as address:
         page = open_page(address)
         page.set_default_timeout(WAIT)
         page.wait_for_selector("#levels figure")
@@ -265,6 +245,3 @@ def test_it_begins_with_what_it_is_given_and_ends_when_told(open_page, files):
         open_tab(page, "Predictions")
         page.wait_for_selector("#answer .ss-bar")
         page.close()
-    finally:
-        code, errors = stop(server)
-    assert (code, errors) == (0, "")

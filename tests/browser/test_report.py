@@ -1,3 +1,5 @@
+"""The report in a real browser: it fits, it can be read, and the viewer does what it says."""
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,20 +50,15 @@ def test_nothing_sticks_out_and_every_picture_loads(address, open_page: Open, ov
     assert lightness < 64 or lightness > 192
 
 
-def test_the_first_screen_has_the_plot_and_the_numbers(address, open_page: Open):
-    page = open_page(address, 1440)
-    for what in ("h1", ".lede", ".plot svg.wide", ".keys"):
-        box = page.locator(what).bounding_box()
-        assert box["y"] >= 0
-        assert box["y"] + box["height"] <= 900
-    assert not page.locator(".plot svg.narrow").is_visible()
-
-
-def test_the_plot_begins_on_the_first_screen_of_a_phone(address, open_page: Open):
-    page = open_page(address, 390)
-    box = page.locator(".plot svg.narrow").bounding_box()
-    assert box["y"] + box["height"] < 844
-    assert not page.locator(".plot svg.wide").is_visible()
+def test_the_first_screen_has_the_plot_and_on_a_laptop_the_numbers(address, open_page: Open):
+    laptop, phone = ("h1", ".lede", ".plot svg.wide", ".keys"), (".plot svg.narrow",)
+    for width, height, parts, other in ((1440, 900, laptop, "narrow"), (390, 844, phone, "wide")):
+        page = open_page(address, width)
+        for what in parts:
+            box = page.locator(what).bounding_box()
+            assert box["y"] >= 0
+            assert box["y"] + box["height"] <= height
+        assert not page.locator(f".plot svg.{other}").is_visible()
 
 
 @pytest.mark.parametrize("width", [390, 1440])
@@ -73,7 +70,7 @@ def test_text_of_charts_can_be_read(address, open_page: Open, width):
     assert min(page.evaluate(script)) >= 10.5
 
 
-def test_the_keyboard_changes_the_size(address, open_page: Open):
+def test_the_keyboard_changes_the_size_and_answers_are_spoken(address, open_page: Open):
     page = open_page(address)
     before = state(page)
     assert before["size"] == "1"
@@ -89,16 +86,11 @@ def test_the_keyboard_changes_the_size(address, open_page: Open):
     assert last["level"] == "level 6, ÷8"
     assert last["alt"] == "a 5 at size 4"
     assert page.get_attribute("#size", "aria-valuetext") == "size 4"
+    said = "Size 4. CNN answers 6, wrong. Scale-space answers 5, right. It is level 6, ÷8 that answers."
+    page.wait_for_function(f"document.querySelector('#spoken[aria-live=polite]').textContent === {said!r}")
     first = press(page, "Home")
     assert first["size"] == "1/2"
     assert first["level"] == "level 0, ÷1"
-
-
-def test_answers_are_spoken(address, open_page: Open):
-    page = open_page(address)
-    press(page, "End")
-    said = "Size 4. CNN answers 6, wrong. Scale-space answers 5, right. It is level 6, ÷8 that answers."
-    page.wait_for_function(f"document.querySelector('#spoken[aria-live=polite]').textContent === {said!r}")
 
 
 def test_bars_are_as_long_as_the_numbers(address, open_page: Open):
@@ -192,23 +184,17 @@ def test_text_stands_out_from_its_ground(address, open_page: Open, dark):
     assert page.evaluate(script) == []
 
 
-def test_only_the_file_itself_is_asked_for(address, browser):
-    context = browser.new_context()
-    page = context.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(address)
-    page.wait_for_load_state("networkidle")
-    assert [url for url in asked if not url.startswith("data:")] == [address]
-    context.close()
-
-
-def test_without_scripts_all_but_the_viewer_shows(address, browser, overflow):
-    context = browser.new_context(java_script_enabled=False, viewport={"width": 1440, "height": 900})
-    page = context.new_page()
-    page.goto(address)
-    for what in (".plot svg.wide", ".verdicts", ".features", ".heat", ".errors >> nth=0", ".noscript"):
-        assert page.locator(what).is_visible()
-    assert not page.locator("#viewer").is_visible()
-    assert not page.locator("#theme").is_visible()
-    context.close()
+def test_without_scripts_all_but_the_viewer_shows_and_only_the_file_is_asked_for(address, browser):
+    for scripts in (True, False):
+        context = browser.new_context(java_script_enabled=scripts, viewport={"width": 1440, "height": 900})
+        page, asked = context.new_page(), []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.goto(address)
+        page.wait_for_load_state("networkidle")
+        assert [url for url in asked if not url.startswith("data:")] == [address]
+        for what in (".plot svg.wide", ".verdicts", ".features", ".heat", ".drawn img"):
+            assert page.locator(what).is_visible()
+        for what in ("#viewer", "#theme"):
+            assert page.locator(what).is_visible() == scripts
+        assert page.locator(".noscript").is_visible() != scripts
+        context.close()

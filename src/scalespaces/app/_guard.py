@@ -1,4 +1,4 @@
-"""Who may speak with the page: browsers that show it, and no other site that they visit."""
+"""Who may use the page: browsers that show it, and no other site that they visit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 class Guard:
-    """ASGI middleware that refuses what is sent to a name that is not the page's, or from a page of another site.
+    """ASGI middleware that refuses requests to another host name, or from a page of another site.
 
-    Without it, a site whose name is made to lead to this machine could read the page, and any site could post to it.
+    Without it, a site whose name is made to point to this machine could read the page, and any site could post to it.
 
     Args:
-        app: what answers the rest.
-        host: the address that the page is served at; ``0.0.0.0`` and ``::`` take any name.
+        app: answers all other requests.
+        host: the address that the page is served at; ``0.0.0.0`` and ``::`` accept any name.
     """
 
     def __init__(self, app: Any, host: str) -> None:
@@ -24,7 +24,7 @@ class Guard:
         self.app, self.names = app, None if name in _EVERYWHERE else _HERE | {name}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer 403, or pass it on."""
+        """Answer 403, or pass the request on."""
         reason = self._refusal(dict(scope["headers"])) if scope["type"] in ("http", "websocket") else None
         if reason is None:
             await self.app(scope, receive, send)
@@ -47,5 +47,5 @@ class Guard:
 def _part(address: str, name: str) -> str | None:
     try:
         return getattr(urlsplit(address), name)
-    except ValueError:  # a bracket without its other
+    except ValueError:  # an unmatched bracket
         return None

@@ -1,4 +1,4 @@
-"""Images that people drop on the page: anything may come, and what comes out is small, upright and in color."""
+"""Images from files that may be anything: they come out small, upright and in color, or with a helpful error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KNOWN = "PNG, JPEG, WebP, TIFF, GIF and BMP can be read"
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """An image, what it is called, and what was done to it on its way in.
+    """An image, its name, and notes on how it was changed when it was read.
 
     Shape:
         - image: :math:`(1, 3, H, W)`, float32 from 0 to 1, with sides of at most ``SIDE``
@@ -35,11 +35,6 @@ class Picture:
     name: str
     notes: tuple[str, ...] = ()
 
-    @property
-    def size(self) -> str:
-        """Width and height."""
-        return f"{self.image.shape[3]} × {self.image.shape[2]} pixels"
-
 
 def first_picture() -> Picture:
     """The photograph that comes with the package."""
@@ -47,25 +42,24 @@ def first_picture() -> Picture:
 
 
 def read_picture(file: str | os.PathLike[str]) -> Picture:
-    """Read a file that may be anything; what is wrong with it is a ValueError that names it, without its folder.
+    """Read a file that may be anything; if it cannot be read, a ValueError names it, without its folder.
 
-    Of several frames the first is read. Transparent parts are laid on white, EXIF turns are made, greys of more than 8
-    bits are divided by their largest value, and larger images are reduced to sides of ``SIDE``. Formats that would
-    start another program are refused, as are files of more than 64 MiB or 67 million pixels (JPEGs that large are read
-    at a fraction of their size).
+    Of several frames the first is read. Transparent parts become white, EXIF turns are made, grays of more than 8 bits
+    are divided by their largest value, and larger images are reduced to sides of ``SIDE``. Formats that would start
+    another program are refused, and so are files of more than 64 MiB or 67 million pixels (JPEGs that large are read at
+    a fraction of their size).
     """
     path = Path(file)
-    name = repr(path.name)
+    name, pillow = repr(path.name), require("PIL.Image", "app")
     if path.is_file() and path.stat().st_size > MOST_BYTES:
-        raise ValueError(
-            f"{name} has {path.stat().st_size / 2**20:.0f} MiB, and images may have {MOST_BYTES // 2**20}; reduce it"
-        )
+        size, most = path.stat().st_size / 2**20, MOST_BYTES // 2**20
+        raise ValueError(f"{name} has {size:.0f} MiB, and images may have {most}; reduce it")
     try:
         pixels, notes = decode_file(path, _decode, "app")
     except ValueError as error:
-        if isinstance(error.__cause__, require("PIL.Image", "app").DecompressionBombError):
-            raise ValueError(f"{name} has far too many pixels, even more than {MOST_PIXELS:,}; reduce it") from error
-        if isinstance(error.__cause__, require("PIL", "app").UnidentifiedImageError):
+        if isinstance(error.__cause__, pillow.DecompressionBombError):
+            raise ValueError(f"{name} has far too many pixels, more than {MOST_PIXELS:,}; reduce it") from error
+        if isinstance(error.__cause__, pillow.UnidentifiedImageError):
             raise ValueError(f"{name} is not an image, or of no known kind; {_KNOWN}") from error
         raise ValueError(str(error).replace(repr(str(file)), name)) from error
     image = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0).contiguous()
@@ -77,13 +71,13 @@ def _decode(picture: Any) -> tuple[np.ndarray, list[str]]:
     if picture.format not in _FORMATS:
         raise Refused(f"is a {picture.format} file; {_KNOWN}")
     whole, notes = picture.size, list[str]()
-    picture.draft("RGB", (SIDE, SIDE))  # JPEGs alone: decoded at half, a quarter or an eighth of their size
+    picture.draft("RGB", (SIDE, SIDE))  # only JPEGs: decoded at half, a quarter or an eighth of their size
     if picture.size[0] * picture.size[1] > MOST_PIXELS:
         raise Refused(f"has {whole[0]} × {whole[1]} pixels, more than {MOST_PIXELS:,} in all; reduce it")
     if getattr(picture, "is_animated", False) and picture.format != "MPO":
         notes.append("the first of several frames")
     upright = require("PIL.ImageOps", "app").exif_transpose(picture)
-    if _orientation(picture) > 1:
+    if picture.getexif().get(0x0112, 1) > 1:  # the orientation
         notes.append("turned as its EXIF data says")
         whole = whole if upright.size == picture.size else whole[::-1]
     upright = _colors(upright, notes)
@@ -94,14 +88,10 @@ def _decode(picture: Any) -> tuple[np.ndarray, list[str]]:
     return (pixels / 255 if pixels.ndim == 3 else np.repeat(np.clip(pixels, 0, 1)[..., None], 3, 2)), notes
 
 
-def _orientation(picture: Any) -> int:
-    return picture.getexif().get(0x0112, 1)
-
-
 def _colors(picture: Any, notes: list[str]) -> Any:
     """The picture in RGB; of more than 8 bits per pixel, in floating point from 0 to 1."""
     pillow = require("PIL.Image", "app")
-    if picture.mode.startswith(("I", "F")):  # Pillow would clip these on their way to RGB
+    if picture.mode.startswith(("I", "F")):  # Pillow would clip these when it converts them to RGB
         values = np.array(picture, dtype=np.float32)
         if not np.isfinite(values).all():
             raise Refused("has pixels that are not finite numbers; replace them first")

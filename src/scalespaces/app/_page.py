@@ -23,15 +23,15 @@ from scalespaces.theory._kernels import KERNELS
 _HEADER = """<header class="ss-header"><h1>scalespaces</h1>
 <p>An image at every scale: its levels, what they cost, and how exactly networks on them follow a change of size.</p>
 </header>"""
-_QUESTION = """<p class="ss-note">Downscale the image, or shift its levels: an equivariant network does not tell the two
-apart. The button measures by how much this one does.</p>"""
-_WAITING = '<p class="ss-note">Load a network to see what it makes of the image.</p>'
+_QUESTION = """Downscale the image, or shift its levels: an equivariant network gives the same result. The button
+measures how far this network is from that."""
 _MOST_UPLOADED = 2**28  # bytes: 67 million weights; images may have a quarter of it
-_SESSIONS = 8  # browser tabs whose images and networks are kept, the latest; an older one begins anew
-_UPLOADS = 600  # seconds after which files are deleted, which are read as they come
+_SESSIONS = 8  # browser tabs whose images and networks are kept; older ones start again
+_UPLOADS = 600  # seconds after which uploaded files are deleted; they are read at once
 _PATIENCE = 60.0  # seconds, for a curve
 _FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
+_PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # handlers are for the page alone
 
 Handler = Callable[..., dict[Any, Any]]
 log = logging.getLogger("scalespaces.app")
@@ -63,23 +63,7 @@ def launch(page: Any, host: str, port: int | None) -> str:
 
     No file leaves the machine, the page asks no other host for anything, and no page of another site may use it.
     """
-    gr = _gradio()
-    theme = gr.themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO).set(
-        block_title_background_fill="none",
-        block_title_background_fill_dark="none",
-        block_title_text_color="*body_text_color",
-        block_title_text_color_dark="*body_text_color",
-        block_title_padding="0",
-        block_label_background_fill="none",
-        block_label_background_fill_dark="none",
-        block_label_text_color="*body_text_color",
-        block_label_text_color_dark="*body_text_color",
-        block_border_width="1px",
-        checkbox_label_border_width="1px",
-        checkbox_label_border_color="*border_color_primary",
-        body_text_color_subdued="*neutral_500",
-        block_info_text_color="*neutral_500",
-    )
+    theme = _gradio().themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO)
     address: str
     _, address, _ = page.queue(api_open=False).launch(
         server_name=host,
@@ -107,7 +91,7 @@ def _gradio() -> Any:
 
 
 def _guarded(gr: Any, status: Any) -> Callable[[Handler], Handler]:
-    """Say what is wrong in a status line and a passing message; all else on the page stays as it was."""
+    """Show errors in a status line and a passing message; everything else on the page stays as it was."""
 
     def wrap(handler: Handler) -> Handler:
         @wraps(handler)
@@ -115,117 +99,96 @@ def _guarded(gr: Any, status: Any) -> Callable[[Handler], Handler]:
             try:
                 return {status: ""} | handler(*args)
             except (ValueError, OSError, ImportError) as error:
-                notes = getattr(error, "__notes__", [])  # Python adds them where there are any
-                message = " ".join(" ".join([str(error), *notes]).split())
+                message = " ".join(" ".join([str(error), *getattr(error, "__notes__", [])]).split())
             except Exception as error:
                 log.exception("the explorer met an error that it did not expect")
-                message = f"this went wrong, and the terminal says where: {type(error).__name__}: {error}"[:300]
+                message = f"this went wrong; the terminal has details: {type(error).__name__}: {error}"[:300]
             gr.Warning(escape(message))
-            return {status: render.status(message, good=False)}
+            return {status: render.problem(message)}
 
         return run
 
     return wrap
 
 
-# --- the image and its lift ------------------------------------------------------------------------------------------
+def _status(gr: Any, id: str) -> Any:
+    return gr.HTML(elem_id=id, elem_classes="ss-line")
 
 
-def _add_image(gr: Any, shown: Any, picture: Picture) -> None:
-    preview = gr.HTML(render.preview(picture), elem_id="preview")
-    status = gr.HTML(elem_id="image-status", elem_classes="ss-line")
-    file = gr.File(label="Your image", height=124, elem_id="image", elem_classes="ss-drop")
-    photograph = gr.Button("Use the photograph", size="sm")
-
-    @_guarded(gr, status)
-    def read(path: str) -> dict[Any, Any]:
-        new = read_picture(path)
-        return {shown: new, preview: render.preview(new)}
-
-    @_guarded(gr, status)
-    def start_again() -> dict[Any, Any]:
-        new = first_picture()
-        return {shown: new, preview: render.preview(new)}
-
-    outputs = [shown, preview, status]
-    # An empty field takes the next file.
-    file.upload(read, file, outputs, **_PRIVATE).then(lambda: None, None, file, show_progress="hidden", **_PRIVATE)
-    photograph.click(start_again, None, outputs, **_PRIVATE)
+def _drop(gr: Any, label: str, id: str) -> Any:
+    return gr.File(label=label, height=124, elem_id=id, elem_classes="ss-drop")
 
 
-def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
-    """The fields of a lift, in the order of :func:`~scalespaces.app._explore.lift_arguments`, and when they change."""
-    narrow = {"min_width": 130, "max_lines": 1}
-    with gr.Accordion("Lift of the first two tabs", open=True):
-        kernel = gr.Dropdown(
-            [(name.replace("_", " "), name) for name in KERNELS],
-            value="discrete_gaussian",
-            label="Kernel",
-            info="family of blurs; alpha is the Poisson kernel",
-        )
-        with gr.Row():
-            base = gr.Textbox(
-                "2", label="Base", info="dilation from level to level: 2, √2, 3/2 ...", elem_id="base", **narrow
-            )
-            zero_scale = gr.Textbox(
-                "1/4", label="Zero-scale", info="blur of the image itself, a variance", elem_id="zero-scale", **narrow
-            )
-        levels = _slider(gr, (1, MOST_LEVELS, 5, 1), "Levels", "finer ones included", "number")
-        first = _slider(gr, (-3, 0, 0, 1), "First level", "0 is the image itself; below are finer ones", "first")
-        sampling = gr.Radio(
-            ["dense", "oversampled", "pyramid"],
-            value="pyramid",
-            label="Sampling",
-            info="every pixel at every level, or ever coarser grids",
-            elem_id="sampling",
-        )
-        oversampling = gr.Number(
-            2, label="Oversampling", info="samples where a pyramid has one", visible=False, elem_id="oversampling"
-        )
-        method = gr.Radio(
-            list(METHODS),
-            value="cascade",
-            label="Method",
-            info="direct: one blur for each level, as in the paper; cascade: the same step again, exact",
-            elem_id="method",
-        )
-    sampling.change(
-        lambda chosen: gr.update(visible=chosen == "oversampled"),
-        sampling,
-        oversampling,
-        show_progress="hidden",
-        **_PRIVATE,
-    )
-    typed, chosen = [base, zero_scale, oversampling], [kernel, levels, first, sampling, method]
-    changes = [event for field in typed for event in (field.submit, field.blur)]  # not at every letter
-    fields = [kernel, base, zero_scale, levels, first, sampling, oversampling, method]
-    return fields, [*changes, *(field.change for field in chosen)]
+def _upload(file: Any, handler: Handler, outputs: list[Any]) -> None:
+    """Read the file when it is dropped, then empty the field, which takes the next file."""
+    done = file.upload(handler, file, outputs, **_PRIVATE)
+    done.then(lambda: None, None, file, show_progress="hidden", **_PRIVATE)
 
 
 def _slider(gr: Any, range: tuple[float, float, float, float], label: str, info: str, id: str) -> Any:
-    """A slider whose number goes to the handler as it was typed: what is wrong with it, the handler says better."""
+    """A slider that passes on its number as it was typed, because the handlers' errors are more helpful."""
     low, high, value, step = range
     slider = gr.Slider(low, high, value, step=step, label=label, info=info, elem_id=id)
     slider.preprocess = lambda payload: payload
     return slider
 
 
-_PRIVATE: dict[str, Any] = {"api_visibility": "private"}  # handlers are for the page alone
+# --- the image and its lift ------------------------------------------------------------------------------------------
+
+
+def _add_image(gr: Any, shown: Any, picture: Picture) -> None:
+    preview, status = gr.HTML(render.preview(picture), elem_id="preview"), _status(gr, "image-status")
+    file, photograph = _drop(gr, "Your image", "image"), gr.Button("Use the photograph", size="sm")
+
+    @_guarded(gr, status)
+    def read(path: str | None = None) -> dict[Any, Any]:
+        new = first_picture() if path is None else read_picture(path)
+        return {shown: new, preview: render.preview(new)}
+
+    _upload(file, read, [shown, preview, status])
+    photograph.click(read, None, [shown, preview, status], **_PRIVATE)
+
+
+def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
+    """The fields of a lift, in the order of :func:`~scalespaces.app._explore.lift_arguments`, and their changes."""
+    narrow = {"min_width": 130, "max_lines": 1}
+    with gr.Accordion("Lift of the first two tabs", open=True):
+        kernels, about = [(name.replace("_", " "), name) for name in KERNELS], "alpha is the Poisson kernel"
+        kernel = gr.Dropdown(kernels, value="discrete_gaussian", label="Kernel", info=about)
+        with gr.Row():
+            about = "dilation from level to level: 2, √2, 3/2 ..."
+            base = gr.Textbox("2", label="Base", info=about, elem_id="base", **narrow)
+            about = "blur of the image itself, a variance"
+            zero_scale = gr.Textbox("1/4", label="Zero-scale", info=about, elem_id="zero-scale", **narrow)
+        levels = _slider(gr, (1, MOST_LEVELS, 5, 1), "Levels", "with the finer ones", "number")
+        first = _slider(gr, (-3, 0, 0, 1), "First level", "0 is the image itself; below are finer ones", "first")
+        samplings, about = (
+            ["dense", "oversampled", "pyramid"],
+            "every pixel at every level, or coarser and coarser grids",
+        )
+        sampling = gr.Radio(samplings, value="pyramid", label="Sampling", info=about, elem_id="sampling")
+        about = "samples where a pyramid has one"
+        oversampling = gr.Number(2, label="Oversampling", info=about, visible=False, elem_id="oversampling")
+        about = "direct: one blur for each level, as in the paper; cascade: one step from level to level, exact"
+        method = gr.Radio(list(METHODS), value="cascade", label="Method", info=about, elem_id="method")
+
+    def reveal(chosen: str) -> Any:
+        return gr.update(visible=chosen == "oversampled")
+
+    sampling.change(reveal, sampling, oversampling, show_progress="hidden", **_PRIVATE)
+    typed, chosen = [base, zero_scale, oversampling], [kernel, levels, first, sampling, method]
+    changes = [event for field in typed for event in (field.submit, field.blur)]  # not at every letter
+    fields = [kernel, base, zero_scale, levels, first, sampling, oversampling, method]
+    return fields, [*changes, *(field.change for field in chosen)]
 
 
 # --- the tabs --------------------------------------------------------------------------------------------------------
 
 
 def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> None:
-    drawn = gr.State({})  # as strings, which are small beside the levels
-    view = gr.Radio(
-        list(render.VIEWS),
-        value=render.EQUAL,
-        label="Draw levels",
-        info="as they lie over the image, or with samples of one size",
-        elem_id="view",
-    )
-    status = gr.HTML(elem_id="space-status", elem_classes="ss-line")
+    drawn, about = gr.State({}), "as they lie over the image, or with samples of one size"  # HTML, smaller than levels
+    view = gr.Radio(list(render.VIEWS), value=render.EQUAL, label="Draw levels", info=about, elem_id="view")
+    status = _status(gr, "space-status")
     levels, cost = gr.HTML(elem_id="levels", min_height=240), gr.HTML(elem_id="cost")
 
     @_guarded(gr, status)
@@ -240,23 +203,12 @@ def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> Non
 
 def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
     with gr.Row():
-        which = gr.Dropdown(
-            list(NETWORKS),
-            value=LIFT,
-            label="Network",
-            info="random layers have filters of 2 levels; all but a loaded network have the lift of this page",
-            elem_id="network",
-            scale=2,
-        )
-        side = gr.Dropdown(
-            [(f"{n} pixels", n) for n in SIDES],
-            value=257,
-            label="Side",
-            info="of a square from the middle of the image",
-        )
-    measure = gr.Button("Measure", variant="primary", elem_id="measure")
-    status = gr.HTML(elem_id="error-status", elem_classes="ss-line")
-    errors, tracked = gr.HTML(_QUESTION, elem_id="errors", min_height=140), gr.Progress()
+        about = "random layers have filters of 2 levels; all but a loaded network have the lift of this page"
+        which = gr.Dropdown(list(NETWORKS), value=LIFT, label="Network", info=about, elem_id="network", scale=2)
+        sides, about = [(f"{n} pixels", n) for n in SIDES], "of a square from the middle of the image"
+        side = gr.Dropdown(sides, value=257, label="Side", info=about)
+    measure, status = gr.Button("Measure", variant="primary", elem_id="measure"), _status(gr, "error-status")
+    errors, tracked = gr.HTML(render.note(_QUESTION), elem_id="errors", min_height=140), gr.Progress()
 
     @_guarded(gr, status)
     def run(
@@ -265,19 +217,17 @@ def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
         def report(done: int, all: int) -> None:
             progress((done, all), desc="images seen")
 
-        return {
-            errors: render.errors(equivariance(picture.image, lift_arguments(*fields), which, side, loaded, report))
-        }
+        found = equivariance(picture.image, lift_arguments(*fields), which, side, loaded, report)
+        return {errors: render.errors(found)}
 
     measure.click(run, [shown, network, which, side, *lift], [errors, status], show_progress_on=errors, **_PRIVATE)
 
 
 def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loaded | None) -> None:
-    status, tracked = gr.HTML(elem_id="model-status", elem_classes="ss-line"), gr.Progress()
+    status, tracked = _status(gr, "model-status"), gr.Progress()
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
-            file = gr.File(label="A network, .safetensors", height=124, elem_id="model", elem_classes="ss-drop")
-            seen = gr.HTML(elem_id="seen", elem_classes="ss-line")
+            file, seen = _drop(gr, "A network, .safetensors", "model"), _status(gr, "seen")
         with gr.Column(scale=3, min_width=280):
             zoom = _slider(gr, (FARTHEST, CLOSEST, 1, 0.01), "Zoom", "about the center", "zoom")
             with gr.Row():
@@ -285,7 +235,7 @@ def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loade
                 side = gr.Number(first, label="Side", info=about, min_width=130, elem_id="side")
                 fills = [("black", "zeros"), ("mirrored", "reflect")]
                 fill = gr.Radio(fills, value="zeros", label="Outside the image", min_width=130, elem_id="fill")
-            answer = gr.HTML(_WAITING, elem_id="answer")
+            answer = gr.HTML(render.note("Load a network to see its answers for the image."), elem_id="answer")
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
             facts = gr.HTML(render.network(loaded), elem_id="facts")
@@ -309,15 +259,10 @@ def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loade
         def report(done: int, all: int) -> None:
             progress((done, all), desc="zooms")
 
-        if loaded is None:
-            return {}
-        lines = over_zooms(loaded, picture.image, side, fill, report=report, patience=_PATIENCE)
-        return {curve: render.curve(lines)}
+        return {curve: render.curve(over_zooms(loaded, picture.image, side, fill, report, _PATIENCE))} if loaded else {}
 
     changes = [page.load, network.change, shown.change, side.submit, side.blur, fill.change]
     last: dict[str, Any] = {"trigger_mode": "always_last", **_PRIVATE}
-    file.upload(load, file, [network, facts, side, zoom, status], **_PRIVATE).then(
-        lambda: None, None, file, show_progress="hidden", **_PRIVATE
-    )
+    _upload(file, load, [network, facts, side, zoom, status])
     gr.on([*changes, zoom.change], ask, [network, shown, zoom, side, fill], [seen, answer, status], **last)
     gr.on(changes, sweep, [network, shown, side, fill], [curve, status], **last)

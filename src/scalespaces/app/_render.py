@@ -1,90 +1,94 @@
-"""What was computed, as HTML that follows the page's colors and width; every word of a user's is escaped."""
+"""Results as HTML that follows the page's colors and width. Every text that comes from a user is escaped."""
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor
 
-from scalespaces._extras import require
+from scalespaces._html import element, encode, image, svg
 from scalespaces.app._errors import Errors
 from scalespaces.app._explore import Cost, Level
 from scalespaces.app._images import SIDE, Picture
 from scalespaces.app._predictions import Loaded, Prediction
 from scalespaces.plotting import plot_equivariance, plot_over_scales
 
-EQUAL, TO_SCALE = "equally large", "sample by sample"
-VIEWS = (EQUAL, TO_SCALE)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EQUAL, TO_SCALE = VIEWS = ("equally large", "sample by sample")
 _LOSSLESS = 256  # pixels; smaller levels are drawn enlarged, where JPEG would show
 
 
-def status(message: str, *, good: bool = True) -> str:
-    """A line that says what happened, read out by screen readers."""
-    kind, role = ("good", "status") if good else ("bad", "alert")
-    return f'<p class="ss-status ss-{kind}" role="{role}">{escape(message)}</p>' if message else ""
+def problem(message: str) -> str:
+    """A line about what went wrong, read out by screen readers."""
+    return element("p", escape(message), class_="ss-status ss-bad", role="alert")
+
+
+def note(words: str) -> str:
+    """Words in small print, HTML already."""
+    return element("p", words, class_="ss-note")
+
+
+def _facts(facts: Mapping[str, str], kind: str) -> str:
+    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
+    return element("dl", *items, class_=kind)
+
+
+def _encode(pixels: Tensor) -> tuple[bytes, str]:
+    """An image ``(C, H, W)`` as a PNG if it is small, as a JPEG if it is large, and which of them."""
+    if max(pixels.shape) <= _LOSSLESS:
+        return encode(pixels, "PNG", "app"), "png"
+    return encode(pixels, "JPEG", "app", side=SIDE, quality=92), "jpeg"
+
+
+def _figure(about: str, figure: Figure) -> str:
+    drawn = image(about, svg(figure), "svg+xml", class_="ss-figure")
+    return element("div", drawn, class_="ss-scroll ss-drawn")
+
+
+# --- the image and its scale-space -----------------------------------------------------------------------------------
 
 
 def preview(picture: Picture) -> str:
-    """The image, what it is called, how large it is, and what was done to it."""
-    notes = "".join(f"<br>{escape(note)}" for note in picture.notes)
-    return (
-        f'<img class="ss-preview" alt="the image" src="{_image(picture.image[0])}">'
-        f'<p class="ss-note"><b>{escape(picture.name)}</b><br>{picture.size}{notes}</p>'
-    )
-
-
-def as_pixels(image: Tensor) -> np.ndarray:
-    """An image ``(C, H, W)`` from 0 to 1 as bytes ``(H, W, 3)``."""
-    pixels = image.detach().clamp(0, 1).mul(255).round().byte().permute(1, 2, 0).numpy()
-    return np.repeat(pixels, 3, 2) if pixels.shape[2] == 1 else pixels
-
-
-# --- the scale-space -------------------------------------------------------------------------------------------------
+    """The image, its name and size, and what was done to it."""
+    height, width = picture.image.shape[2:]
+    words = [f"<b>{escape(picture.name)}</b>", f"{width} × {height} pixels", *map(escape, picture.notes)]
+    return image("the image", *_encode(picture.image[0]), class_="ss-preview") + note("<br>".join(words))
 
 
 def levels(found: Sequence[Level]) -> dict[str, str]:
-    """Every level as a picture, with its number, size, step and blur, for every view."""
-    pictures = [_image(level.pixels) for level in found]
-    return {view: _levels(found, pictures, view) for view in VIEWS}
-
-
-def _levels(found: Sequence[Level], pictures: Sequence[str], view: str) -> str:
-    widest = max(level.size[0] for level in found)
-    figures = []
-    for level, picture in zip(found, pictures, strict=True):
-        width = 100 if view == EQUAL else 100 * level.size[0] / widest
-        coarse = " ss-coarse" if max(level.size) <= _LOSSLESS else ""
+    """Every level as a picture, with its number, size, step and blur, for both views."""
+    widest = max(level.pixels.shape[2] for level in found)
+    figures: dict[str, list[str]] = {view: [] for view in VIEWS}
+    for level in found:
+        name, data, (height, width) = f"level {level.number}", _encode(level.pixels), level.pixels.shape[1:]
         blur = "finer than the image" if level.blur is None else f"blur {level.blur:.3g} px"
-        figures.append(
-            f'<figure><div><img class="ss-level{coarse}" style="width:{width:.4g}%" src="{picture}" '
-            f'alt="level {level.number}"></div><figcaption><b>level {level.number}</b>'
-            f"<span>{level.size[0]} × {level.size[1]}</span><span>step {level.step:.4g}</span><span>{blur}</span>"
-            "</figcaption></figure>"
-        )
-    return f'<div class="ss-levels">{"".join(figures)}</div>'
+        facts = "".join(f"<span>{fact}</span>" for fact in (f"{width} × {height}", f"step {level.step:.4g}", blur))
+        kind = "ss-level ss-coarse" if max(height, width) <= _LOSSLESS else "ss-level"
+        for view, part in ((EQUAL, 100), (TO_SCALE, 100 * width / widest)):
+            drawn = image(name, *data, class_=kind, style=f"width:{part:.4g}%")
+            caption = f"<figcaption><b>{name}</b>{facts}</figcaption>"
+            figures[view].append(f"<figure><div>{drawn}</div>{caption}</figure>")
+    return {view: element("div", *drawn, class_="ss-levels") for view, drawn in figures.items()}
 
 
 def cost(found: Cost, levels: Sequence[Level]) -> str:
-    """What the lift costs, and the lengths of its kernels."""
+    """The cost of the lift, and the lengths of its kernels."""
     lengths = [level.taps for level in levels if level.taps is not None]
     same = f"{len(lengths)} × {lengths[0]} taps" if lengths else "none"
-    kernels = same if len(set(lengths)) < 2 else f"{', '.join(map(str, lengths))} taps"
     facts = {
         "samples per channel": f"{found.samples:,}",
         "times the image": f"{found.ratio:.2f}",
         "multiply-adds": _count(found.multiply_adds),
-        "kernels": kernels,
-        "lift, measured": f"{_milliseconds(found.milliseconds)}",
-        "3 × 3 convolution to 16 channels": f"{_milliseconds(found.convolution)}",
+        "kernels": same if len(set(lengths)) < 2 else f"{', '.join(map(str, lengths))} taps",
+        "lift, measured": _time(found.milliseconds),
+        "3 × 3 convolution to 16 channels": _time(found.convolution),
     }
-    items = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
-    return f'<dl class="ss-facts">{items}</dl>'
+    return _facts(facts, "ss-facts")
 
 
 def _count(number: int) -> str:
@@ -92,8 +96,8 @@ def _count(number: int) -> str:
     return f"{number / 1000**power:.3g} {('', 'thousand', 'million', 'billion')[power]}".strip()
 
 
-def _milliseconds(number: float) -> str:
-    return f"{number:.3g} ms" if number < 1000 else f"{number / 1000:.3g} s"
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
 
 
 # --- equivariance ----------------------------------------------------------------------------------------------------
@@ -101,21 +105,23 @@ def _milliseconds(number: float) -> str:
 
 def errors(found: Errors) -> str:
     """The sentence, the table and the figure."""
-    table = found.table
-    shown = [j for j in range(len(table.levels)) if not np.isnan(table.errors[:, j]).all()]
-    head = "".join(f"<th>k = {table.levels[j]}</th>" for j in shown)
-    rows = []
-    for i, shift in enumerate(table.rows):
-        cells = "".join(_error_cell(table.errors[i, j], table.levels[j] + shift >= found.boundary) for j in shown)
-        rows.append(f"<tr><th>l = {shift}</th>{cells}</tr>")
+    table, (width, height) = found.table, found.size
+    columns = [j for j, column in enumerate(table.errors.T) if not all(map(math.isnan, column))]
+    rows = [element("tr", "<th></th>", *(f"<th>k = {table.levels[j]}</th>" for j in columns))]
+    for shift, line in zip(table.rows, table.errors, strict=True):
+        cells = (_error_cell(line[j], table.levels[j] + shift >= found.boundary) for j in columns)
+        rows.append(element("tr", f"<th>l = {shift}</th>", *cells))
+    about = (
+        f"{escape(found.network)}, on {width} × {height} pixels from the middle of the image, in float64. "
+        "Entry (l, k): level k of the image downscaled l times, compared with level k + l of the image."
+    )
+    drawn = element("div", element("table", *rows, class_="ss-table"), class_="ss-scroll")
     figure = plot_equivariance([table], columns=[_literal(found.network)])
-    width, height = found.size
+    drawn += _figure(f"equivariance errors of {found.network} over levels", figure)
     return (
-        f'<p class="ss-verdict">{escape(found.sentence)}</p>'
-        f'<p class="ss-note">{escape(found.network)}, on {width} × {height} pixels from the middle of the image, in '
-        "float64. Entry (l, k): level k of the image downscaled l times, compared with level k + l of the image.</p>"
-        f'<div class="ss-beside"><div class="ss-scroll"><table class="ss-table"><tr><th></th>{head}</tr>{"".join(rows)}'
-        f"</table></div>{_figure(figure, f'equivariance errors of {found.network} over levels')}</div>"
+        element("p", escape(found.sentence), class_="ss-verdict")
+        + note(about)
+        + element("div", drawn, class_="ss-beside")
     )
 
 
@@ -125,95 +131,62 @@ def _error_cell(error: float, past: bool) -> str:
     # From rounding to 1, on a logarithmic axis.
     shade = 0 if error <= 0 else min(1.0, max(0.0, (math.log10(error) + 16) / 16))
     text = "0" if error == 0 else f"{error:.1e}"
-    return f'<td class="{"ss-past" if past else ""}" style="--shade:{shade:.2f}">{text}</td>'
+    return element("td", text, class_="ss-past" if past else "", style=f"--shade:{shade:.2f}")
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
 
 
 def network(loaded: Loaded | None) -> str:
-    """What is known of the network."""
-    if loaded is None:
-        return '<p class="ss-note">No network is loaded.</p>'
-    items = "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in loaded.facts.items())
-    return f'<dl class="ss-list">{items}</dl>'
+    """What is known about the network."""
+    return _facts(loaded.facts, "ss-list") if loaded else note("No network is loaded.")
 
 
 def seen(found: Prediction) -> str:
     """The picture that the network saw."""
     height, width = found.seen.shape[1:]
     about = f"what the network sees: {width} × {height} pixels"
-    return f'<img class="ss-seen" alt="{about}" src="{_image(found.seen)}"><p class="ss-note">{about}</p>'
+    return image(about, *_encode(found.seen), class_="ss-seen") + note(about)
 
 
 def prediction(found: Prediction, pixels: bool = False) -> str:
-    """The classes with their probabilities, and what each level says."""
-    classes = "".join(_bar(name, probability) for name, probability in found.top)
-    best, answering = found.top[0][0], found.answering
-    levels = "".join(
-        _bar(
-            f"level {level.number}",
-            level.probability,
-            "ss-chosen" if level is answering else "",
-            f"downscaled by {level.dilation:.3g}; by itself it says {level.own}",
-        )
-        for level in found.levels
-    )
-    mean = " (mean over pixels)" if pixels else ""
+    """The classes with their probabilities, and each level's own answer."""
+    best, answering = escape(found.top[0][0]), found.answering
+    classes = [_bar(name, probability) for name, probability in found.top]
+    levels = []
+    for level in found.levels:
+        about = f"downscaled by {level.dilation:.3g}; its own answer is {level.own}"
+        kind = "ss-bar ss-chosen" if level is answering else "ss-bar"
+        levels.append(_bar(f"level {level.number}", level.probability, kind, about))
     return (
-        f'<h4>Classes{mean}</h4><div class="ss-bars">{classes}</div>'
-        f"<h4>Each level's probability of {escape(best)}</h4>"
-        f'<div class="ss-bars">{levels}</div>'
-        f'<p class="ss-note">Level {answering.number} answers: its score for {escape(best)} is the highest.</p>'
+        f"<h4>Classes{' (mean over pixels)' if pixels else ''}</h4>{element('div', *classes, class_='ss-bars')}"
+        f"<h4>Each level's probability of {best}</h4>{element('div', *levels, class_='ss-bars')}"
+        + note(f"Level {answering.number} answers: its score for {best} is the highest.")
     )
 
 
-def _bar(name: str, probability: float, kind: str = "", about: str = "") -> str:
+def _bar(name: str, probability: float, kind: str = "ss-bar", about: str = "") -> str:
     small = f"<small>{escape(about)}</small>" if about else ""
-    return (
-        f'<div class="ss-bar {kind}"><span>{escape(name)}{small}</span><b>{100 * probability:.1f} %</b>'
-        f'<i style="width:{100 * probability:.2f}%"></i></div>'
-    )
+    words = f"<span>{escape(name)}{small}</span><b>{100 * probability:.1f} %</b>"
+    return element("div", words, element("i", style=f"width:{100 * probability:.2f}%"), class_=kind)
 
 
 def curve(lines: Mapping[str, Sequence[tuple[float, float | None]]]) -> str:
-    """The probabilities of some classes over zoom; that there are none, if they took too long."""
+    """The probabilities of some classes over zoom, unless they would take too long."""
     if not lines:
-        return '<p class="ss-note">A curve over all zooms would take this network long; a smaller side brings it.</p>'
-    lines = {_literal(name): points for name, points in lines.items()}
-    figure = plot_over_scales(lines, ylabel="probability", title=None)
+        return note("A curve over all zooms would take too long for this network; choose a smaller side to see one.")
+    figure = plot_over_scales({_literal(name): points for name, points in lines.items()}, ylabel="probability")
     ax = figure.axes[0]
     ax.set(xlabel="zoom", ylim=(-0.03, 1.03))
     ax.set_xticks([0.25, 0.5, 1, 2, 4], ["0.25", "0.5", "1", "2", "4"])
-    return _figure(figure, "probabilities of classes over zoom")
+    return _figure("probabilities of classes over zoom", figure)
 
 
 def _literal(name: str) -> str:
-    """A name as matplotlib draws it: dollars would begin a formula, an underscore in front would hide it, and files of
-    SVG may not hold control characters.
+    """A name as matplotlib draws it literally.
+
+    Dollars would start a formula, an underscore in front would hide it, and SVG may not contain control characters.
     """
     shown = "".join(filter(str.isprintable, name))
     short = shown if len(shown) <= 24 else f"{shown[:23]}…"
-    return short.replace("$", r"\$") if not short.startswith("_") else f"\u200b{short}".replace("$", r"\$")
-
-
-# --- pictures --------------------------------------------------------------------------------------------------------
-
-
-def _figure(figure: Any, about: str) -> str:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight")
-    source = _data_url(stream, "svg+xml")
-    return f'<div class="ss-scroll ss-drawn"><img class="ss-figure" alt="{escape(about)}" src="{source}"></div>'
-
-
-def _image(pixels: Tensor) -> str:
-    picture, stream = require("PIL.Image", "app").fromarray(as_pixels(pixels)), io.BytesIO()
-    lossless = max(picture.size) <= _LOSSLESS
-    picture.thumbnail((SIDE, SIDE))
-    picture.save(stream, "PNG" if lossless else "JPEG", **({} if lossless else {"quality": 92}))
-    return _data_url(stream, "png" if lossless else "jpeg")
-
-
-def _data_url(stream: io.BytesIO, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return ("\u200b" * short.startswith("_") + short).replace("$", r"\$")

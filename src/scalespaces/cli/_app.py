@@ -20,16 +20,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments."""
     parser = Parser(
         prog="scalespaces app",
-        description="Open a page in the browser. It shows the scale-space of your image under any lift and what that "
-        "costs, the equivariance errors of networks on it, and what a saved network predicts while the image is "
-        "zoomed. The page is served by this machine, to this machine; nothing is sent anywhere. Ctrl-C ends it.",
+        description="Open a page in the browser. It shows the scale-space of your image under any lift and its cost, "
+        "the equivariance errors of networks on it, and what a saved network predicts while the image is zoomed. "
+        "This machine serves the page to itself; nothing is sent anywhere. Ctrl-C ends it.",
         epilog="example: scalespaces app --model model.safetensors --image street.jpg",
         formatter_class=Help,
     )
     parser.set_defaults(run=_run)
     add = parser.add_argument
-    add("--model", metavar="FILE", help="network to begin with, .safetensors, as scalespaces.models.save writes it")
-    add("--image", metavar="FILE", help="image to begin with (default: a photograph that comes with the package)")
+    add("--model", metavar="FILE", help="network to start with, .safetensors, as scalespaces.models.save writes it")
+    add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
     add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is for this machine alone")
     add("--no-browser", action="store_true", help="print the address, and open no browser")
@@ -49,10 +49,10 @@ def _run(args: argparse.Namespace) -> None:
 
     port = _free_port(args.host, args.port)
     picture = None if args.image is None else read_picture(args.image)
-    loaded = None if args.model is None else load_network(args.model)
-    page = build(picture, loaded)
-    for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):  # Windows has no SIGHUP
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+    page = build(picture, None if args.model is None else load_network(args.model))
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
             signal.signal(number, _interrupt)
     try:
         address = launch(page, args.host, port)
@@ -70,14 +70,14 @@ def _run(args: argparse.Namespace) -> None:
 
 def _interrupt(number: int, frame: object) -> NoReturn:
     """End as Ctrl-C does, so that uploads are deleted."""
-    signal.signal(number, signal.SIG_IGN)  # a terminal that closes may say so twice
+    signal.signal(number, signal.SIG_IGN)  # a closing terminal may send it twice
     raise KeyboardInterrupt
 
 
 def _free_port(host: str, port: int | None) -> int:
     """The port, if it is free, or the first free one."""
-    reason = ""
-    for candidate in range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]:
+    ports, reason = range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port], ""
+    for candidate in ports:
         try:
             family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
             with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -86,5 +86,7 @@ def _free_port(host: str, port: int | None) -> int:
                 return candidate
         except OSError as error:
             reason = error.strerror
-    ports = f"port {port}" if port is not None else f"any port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}"
-    raise ValueError(f"cannot serve at {host}, {ports}: {reason}; name another with --port, or leave it and --host out")
+    tried = f"port {port}" if port is not None else f"any port from {ports[0]} to {ports[-1]}"
+    raise ValueError(
+        f"cannot serve at {host}, {tried}: {reason}; choose another --port, or leave --port and --host out"
+    )

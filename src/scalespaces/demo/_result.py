@@ -1,23 +1,25 @@
-"""What the demonstration found, as plain values: what the terminal and the report show."""
+"""The demo's results as plain values, and the promises that they are checked against."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from scalespaces.space import ScaleSpace
+from scalespaces.testing import EquivarianceTable
 
 SIZES = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-"""Sizes of the test digits, relative to those that the networks were trained on."""
+"""Sizes of the test digits, relative to the training digits."""
 
 TRAINED = 1.0
-KEYS = ("cnn", "tta", "select", "jitter", "ours")
-"""The methods: a CNN, test-time augmentation, selection, a CNN trained at all sizes, the scale-space network."""
+SHOWN = 5  # the digit of the pictures
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and peak memory relative to the plain CNN's: to answer, and of a training step per image."""
+    """Time and peak memory relative to the plain CNN: of predictions, and of a training step, per image."""
 
     parameters: int
     predict: float
@@ -28,7 +30,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to recognize digits: its accuracies, a row for each seed with a number for each size, and its cost."""
+    """A way to recognize digits. ``accuracy`` has a row for each seed and a column for each size."""
 
     key: str
     name: str
@@ -41,13 +43,17 @@ class Method:
         return statistics.fmean(row[SIZES.index(size)] for row in self.accuracy)
 
     def spread(self, size: float) -> float | None:
-        """The standard deviation over seeds; None of a single one."""
+        """The standard deviation over seeds; None for a single seed."""
         return statistics.stdev(row[SIZES.index(size)] for row in self.accuracy) if len(self.accuracy) > 1 else None
+
+    def per_cent(self, size: float) -> str:
+        """The mean and the spread in per cent, such as ``98.1 ± 1.2``."""
+        return per_cent(self.mean(size), self.spread(size))
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One digit at one size: the picture as PNG, the classes' probabilities, and each level's share in the answer."""
+    """A digit at one size: a PNG, both networks' class probabilities, and each level's share in the answer of ours."""
 
     size: float
     picture: bytes
@@ -57,131 +63,102 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Series:
-    """One digit at many sizes."""
-
-    label: int
-    frames: tuple[Frame, ...]
-
-
-@dataclass(frozen=True)
-class Activations:
-    """What the levels of the network see of one digit at one size: the picture, and a PNG for each level."""
-
-    size: float
-    picture: bytes
-    levels: tuple[bytes, ...]
-    shares: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Level:
-    """A level of a photograph's scale-space: its sides and step in pixels, its blur, and a JPEG."""
-
-    width: int
-    height: int
-    step: float
-    sigma: float
-    picture: bytes
-
-
-@dataclass(frozen=True)
 class Errors:
-    """Equivariance errors of a random network: a row for each downscaling, a column for each level, None if absent."""
+    """Equivariance errors of a random network with some layers on a lift."""
 
     lift: str
     layers: int
-    boundary: int
-    rows: tuple[int, ...]
-    errors: tuple[tuple[float | None, ...], ...]
+    table: EquivarianceTable
 
     def before(self) -> list[float]:
         """The errors before the boundary, past which filters look beyond the last level."""
-        return [
-            error
-            for row, line in zip(self.rows, self.errors, strict=True)
-            for level, error in enumerate(line)
-            if error is not None and row + level < self.boundary
-        ]
+        return self.table.before(self.table.boundary).tolist()
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """A promise, what was measured, and whether it is kept."""
-
-    promise: str
-    measured: str
-    kept: bool
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; None where there is no error."""
+        table = self.table.to_json()
+        measured = {"boundary": self.table.boundary, "rows": table["rows"], "errors": table["errors"]}
+        return {"lift": self.lift, "layers": self.layers, **measured}
 
 
 @dataclass(frozen=True)
 class Result:
-    """All of it.
+    """Everything that the demo found.
 
-    ``downscalings`` are how many times smaller each level sees the image, the first of which is ``first_level``;
-    ``facts`` what times depend on, and how the networks were trained and tested.
+    ``series`` has every digit at many sizes, ``activations`` the strength of each level's features of the digit
+    ``SHOWN`` as PNGs, by size, and ``scale_space`` a photograph, by sampling. ``downscalings`` says how many times
+    smaller each level sees the image, from ``first_level`` on. ``facts`` are the machine, the versions, and how the
+    networks were trained and tested.
     """
 
     seeds: tuple[int, ...]
     methods: tuple[Method, ...]
-    series: tuple[Series, ...]
-    activations: tuple[Activations, ...]
-    scale_space: dict[str, tuple[Level, ...]]
+    series: dict[int, tuple[Frame, ...]]
+    activations: dict[float, tuple[bytes, ...]]
+    scale_space: dict[str, ScaleSpace]
     equivariance: tuple[Errors, ...]
     downscalings: tuple[float, ...]
     facts: dict[str, Any]
     first_level: int = 0
 
     def method(self, key: str) -> Method:
-        """The method of that key, one of :data:`KEYS`."""
+        """The method of that key."""
         return next(method for method in self.methods if method.key == key)
+
+    def shown(self, size: float) -> Frame:
+        """The digit ``SHOWN`` at the size nearest to this one."""
+        return min(self.series[SHOWN], key=lambda frame: abs(frame.size - size))
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, without pictures."""
-        bare = replace(self, series=(), activations=(), scale_space={})
-        found = asdict(bare)
-        return {"sizes": list(SIZES)} | {field.name: found[field.name] for field in fields(self) if found[field.name]}
+        found = {
+            "sizes": SIZES,
+            "seeds": self.seeds,
+            "methods": [asdict(method) for method in self.methods],
+            "equivariance": [errors.to_json() for errors in self.equivariance],
+            "downscalings": self.downscalings,
+            "facts": self.facts,
+            "first_level": self.first_level,
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+class Verdict(NamedTuple):
+    """A promise, what was measured, and whether it was kept."""
+
+    promise: str
+    measured: str
+    kept: bool
 
 
 def verdicts(result: Result) -> list[Verdict]:
     """What a network that understands scale should do, and whether this one did."""
-    cnn, tta, select, _, ours = map(result.method, KEYS)
+    cnn, tta, select, ours = map(result.method, ("cnn", "tta", "select", "ours"))
     at_home, worst = ours.mean(TRAINED), min(SIZES, key=ours.mean)
-    learned = at_home >= 0.9  # networks that guess are equal at every size, too
-    drop = at_home - ours.mean(worst)
-    away = [size for size in SIZES if not 0.7 < size < 1.5]
-    margin, margin_at = min((ours.mean(size) - cnn.mean(size), size) for size in away)
-    gain = at_home - cnn.mean(TRAINED)
+    learned = at_home >= 0.9  # a network that guesses is equal at every size, too
+    drop, gain = at_home - ours.mean(worst), at_home - cnn.mean(TRAINED)
     share = ours.cost.predict / tta.cost.predict
-    return [
-        Verdict(
-            "At every size within 5 points of its accuracy at the trained size",
-            f"at most {_points(-drop)}, at size {worst:g}" if drop else "equal at all sizes",
-            learned and drop <= 0.05,
-        ),
-        Verdict(
-            "Away from the trained size, 20 points or more above the plain CNN",
-            f"at least {_points(margin)}, at size {margin_at:g}",
-            margin >= 0.2,
-        ),
-        Verdict(
-            "At the trained size, no more than 1 point below the plain CNN",
-            f"{_points(gain)} ({per_cent([at_home])} and {per_cent([cnn.mean(TRAINED)])} per cent)",
-            learned and gain >= -0.01,
-        ),
-        _never_below(ours, tta, learned, "At every size at least as accurate as the CNN with TTA"),
-        Verdict(
-            "In no more than a third of the time of TTA",
-            f"in {share:.2f} of its time ({ours.cost.predict:.1f} and {tta.cost.predict:.1f} times the CNN's)",
-            share <= 1 / 3,
-        ),
-        _never_below(ours, select, learned, "At every size at least as accurate as the CNN with selection"),
+
+    def least_gain(other: Method, sizes: Sequence[float]) -> tuple[float, str]:
+        gain, at = min((ours.mean(size) - other.mean(size), size) for size in sizes)
+        return gain, f"{_points(gain)}, at size {at:g}"
+
+    over_cnn, cnn_at = least_gain(cnn, [size for size in SIZES if not 0.7 < size < 1.5])
+    over_tta, tta_at = least_gain(tta, SIZES)
+    over_select, select_at = least_gain(select, SIZES)
+    lowest = f"at most {_points(-drop)}, at size {worst:g}" if drop else "equal at all sizes"
+    at_trained = f"{_points(gain)} ({per_cent(at_home)} and {per_cent(cnn.mean(TRAINED))} per cent)"
+    time = f"in {share:.2f} of its time ({ours.cost.predict:.1f} and {tta.cost.predict:.1f} times the CNN's)"
+    as_accurate = "At every size at least as accurate as the CNN with"
+    rows = [
+        ("At every size within 5 points of its accuracy at the trained size", lowest, learned and drop <= 0.05),
+        ("Away from the trained size, 20 points or more above the plain CNN", f"at least {cnn_at}", over_cnn >= 0.2),
+        ("At the trained size, no more than 1 point below the plain CNN", at_trained, learned and gain >= -0.01),
+        (f"{as_accurate} TTA", f"at worst {tta_at}", learned and over_tta >= 0),
+        ("In no more than a third of the time of TTA", time, share <= 1 / 3),
+        (f"{as_accurate} selection", f"at worst {select_at}", learned and over_select >= 0),
     ]
-
-
-def _never_below(ours: Method, other: Method, learned: bool, promise: str) -> Verdict:
-    gain, at = min((ours.mean(size) - other.mean(size), size) for size in SIZES)
-    return Verdict(promise, f"at worst {_points(gain)}, at size {at:g}", learned and gain >= 0)
+    return [Verdict(*row) for row in rows]
 
 
 def _points(difference: float) -> str:
@@ -195,11 +172,11 @@ def _points(difference: float) -> str:
     return f"{abs(points)} points {'above' if points > 0 else 'below'}" if points else "equal"
 
 
-def per_cent(values: Sequence[float | None]) -> str:
+def per_cent(*values: float | None) -> str:
     """A mean and its spread in per cent.
 
     Example:
-        >>> per_cent([0.9812, None]), per_cent([0.9812, 0.0123])
+        >>> per_cent(0.9812), per_cent(0.9812, 0.0123)
         ('98.1', '98.1 ± 1.2')
     """
     return " ± ".join(f"{100 * value:.1f}" for value in values if value is not None)
