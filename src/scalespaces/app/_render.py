@@ -101,12 +101,12 @@ def _milliseconds(number: float) -> str:
 
 def errors(found: Errors) -> str:
     """The sentence, the table and the figure."""
-    table = found.table
+    table, past = found.table, found.table.past()
     shown = [j for j in range(len(table.levels)) if not np.isnan(table.errors[:, j]).all()]
     head = "".join(f"<th>k = {table.levels[j]}</th>" for j in shown)
     rows = []
     for i, shift in enumerate(table.rows):
-        cells = "".join(_error_cell(table.errors[i, j], table.levels[j] + shift >= found.boundary) for j in shown)
+        cells = "".join(_error_cell(table.errors[i, j], past[i, j]) for j in shown)
         rows.append(f"<tr><th>l = {shift}</th>{cells}</tr>")
     figure = plot_equivariance([table], columns=[_literal(found.network)])
     width, height = found.size
