@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -115,7 +115,7 @@ def _explain(table: EquivarianceTable, module: nn.Module, lift: Lift) -> str:
 
 
 def _reasons(module: nn.Module, lift: Lift) -> list[str]:
-    dense = lift.sampling != "pyramid"
+    base, dense = cast(float, lift.base), lift.sampling != "pyramid"
     reasons = {
         "Levels finer than the image are interpolated, and no downscaling undoes that": lift.first_level < 0,
         "The direct lift blurs the image anew for each level, and blurring twice on coarser pixels is not quite "
@@ -123,6 +123,6 @@ def _reasons(module: nn.Module, lift: Lift) -> list[str]:
         "Its poolings join neighboring pixels at every level; in a pyramid, neighboring samples": dense
         and any(isinstance(m, ScaleAvgPool | ScaleMaxPool) and m.window == "plain" for m in module.modules()),
         "Samples of its levels do not lie on whole pixels; in a pyramid they need not": dense
-        and not all(float(x).is_integer() for x in (lift.base, *lift.plan.steps)),
+        and not all(map(float.is_integer, (base, *lift.plan.steps))),
     }
     return [text for text, applies in reasons.items() if applies] or ["The layers after its lift are not equivariant"]
