@@ -17,7 +17,7 @@ from scalespaces.nn import Lift
 # %%
 # What you see: on the left an image, then the same image at 1/8 of its size, without and with the blur that belongs
 # to that size. Without it, the photograph merely looks rough. The rings in the second row become finer outwards; at
-# the middle of each edge, a ring is 8 pixels wide. There every eighth pixel meets the same part of a ring again and
+# the middle of each edge they are 8 pixels apart. There every eighth pixel meets the same part of a ring again and
 # again, and shows centers of rings where there are none. The blur leaves gray instead, the mean of what cannot be
 # shown, and faint ghosts that a zero-scale of 1/4 lets through.
 #
