@@ -31,14 +31,9 @@ def equivariance_error(
                                      {\|\Phi[f](k+\ell, c^\ell \cdot)\|_2}
 
     The *image* is downscaled and lifted again. Every level is measured; ``left_out`` of the table names those that
-    cannot be exact:
-
-    * levels whose filters reach past the last lifted level. They are found by hiding the lifted levels one by one:
-      what changes shows which levels see which;
-    * levels finer than the image (``first_level < 0``), which are interpolated, and levels that see them.
-
-    This works if the lift is a module, :class:`~scalespaces.nn.Lift` or :class:`~scalespaces.nn.CausalLift`, that the
-    model calls. Without one, no level is left out.
+    cannot be exact. Their filters reach past the last lifted level, or they see levels finer than the image
+    (``first_level < 0``), which are interpolated. They are found if the model calls a lift that is a module,
+    :class:`~scalespaces.nn.Lift` or :class:`~scalespaces.nn.CausalLift`, by hiding its levels one by one.
 
     Args:
         model: a network with a method ``scores(image)``, whose levels' scores are measured; or any function from
@@ -110,17 +105,13 @@ def assert_equivariant(
 
     *Left out* are the levels that :func:`equivariance_error` leaves out.
 
-    *Refused*, with a ValueError, are tests that prove nothing:
+    *Refused*, with a ValueError, are tests that prove nothing: no level is left to compare, or those that are have a
+    single sample along an axis; the image is constant; no channel of the output depends on it, for instance because all
+    ReLUs are dead (some may be constant, and must then agree); or rounding is larger than the tolerance, because a
+    channel's values are many times larger than its spread. Then use float64.
 
-    * the image is constant or has a single pixel, or the levels that are compared have a single sample along an axis;
-    * no channel of the output depends on the image, for instance because all ReLUs are dead. Some channels may be
-      constant; they must then agree;
-    * rounding is larger than the tolerance, because a channel's values are many times larger than its spread. Then use
-      float64;
-    * no level is left to compare.
-
-    Scaling keeps the first pixel in its place. A network that adds something to each sample by its index may therefore
-    commute with it; ``translations=True`` finds such networks.
+    Scaling keeps the first pixel in its place, so a network that adds something to each sample by its index may commute
+    with it. ``translations=True`` finds such networks.
 
     Args:
         model: as in :func:`equivariance_error`.

@@ -34,16 +34,14 @@ def downscaled(
 ) -> tuple[Found, str, Tensor | None]:
     """Compare level k of the downscaled image with level k + l of the image.
 
-    Returns also whether levels differ in which levels they see, and the least downscaled image.
+    Also returned: how levels differ in the levels they see, if they do, and the least downscaled image.
     """
     if not image.isfinite().all():
         raise ValueError("the image has values that are not finite, so no network can be judged by it; replace them")
     whole, again = watched(image), watched(image)
     for x, y in zip(whole.levels, again.levels, strict=True):  # sums on a GPU may differ in their order
         if not torch.allclose(x, y, 1e-3, 1e-3 * float(x.abs().nan_to_num().amax()), equal_nan=True):
-            raise ValueError(
-                "the network is random: two runs on one image differ in evaluation mode; fix its random numbers"
-            )
+            raise ValueError("the network is random: two runs on one image differ in evaluation mode; fix its seed")
     shrink = _shrinking(watched, whole, downscaling, arguments, image.ndim - 2)
     small, runs, failed = {}, {}, {}
     for n in range(1, whole.num_levels) if shifts is None else [check_integer("shifts", n, 1) for n in shifts]:
@@ -131,28 +129,32 @@ def translated(
     _check_positions(still, image)
     stretch = max(float(np.max(np.abs(x.expansion(x.num_levels - 1)))) for x in (still, *(x for _, x in lifts)))
     border = math.ceil(stretch * still.unit[axis])  # pixels between taps, or else they could step over it
-    place, margin_of = still.axes[axis], (margin or 0.0)
+    index = torch.arange(width, device=image.device).reshape([-1] + [1] * (-1 - axis))
+    inner, place, part = (index >= border) & (index < width - border), still.axes[axis], margin or 0.0
 
-    def inside(window: Tensor, out: ScaleSpace) -> list[Tensor]:
-        """1 at the samples that are compared, else 0: all that the margin leaves, or those that see no border."""
-        return _free(watched, window, out, axis, border) if margin is None else [torch.ones_like(x) for x in out.levels]
+    def free_of_borders(window: Tensor, out: ScaleSpace) -> list[Tensor]:
+        """1 at the samples that stay when the pixels along the borders change, else 0; all 1 if there is a margin."""
+        if margin is not None:
+            return [torch.ones_like(x) for x in out.levels]
+        changed = watched(torch.where(inner, window, watch.other_image(window)))
+        return [watch.same_values(y, x).to(x) for x, y in zip(out.levels, changed.levels, strict=True)]
 
-    free, pairs = inside(window, still), []
+    free, pairs = free_of_borders(window, still), []
     for i, move in enumerate(translations):
         window = image.narrow(axis, move, width)
         moved = watched(window)
-        free_too = inside(window, moved)
+        free_too = free_of_borders(window, moved)
         for j, level in enumerate(still.levels):
             size = level.shape[place]
             offset = move / (still.steps[j] * still.unit[axis])
-            first = math.ceil(margin_of * size)
-            length = size - math.ceil(margin_of * size + offset) - first
+            first = math.ceil(part * size)
+            length = size - math.ceil(part * size + offset) - first
             if length <= 0:
                 continue
             both = sample(free[j], place, 1.0, offset, size) * free_too[j]
             outputs = both, sample(level, place, 1.0, offset, size), moved.levels[j], other.levels[j]
             both, a, b, c = (columns(x.narrow(place, first, length), still.axes) for x in outputs)
-            if (rows := both[:, 0] == 1).any():
+            if (rows := (both == 1).all(1)).any():
                 pairs.append(Pair((i, j), a[rows], b[rows], c[rows]))
     compared = {pair.entry[1] for pair in pairs}
     lost = [k for j, k in enumerate(level_numbers(still)) if j not in compared and margin is None]
@@ -169,16 +171,6 @@ def _check_positions(x: ScaleSpace, image: Tensor) -> ScaleSpace:
             "pooled or flattened away"
         )
     return x
-
-
-def _free(watched: Watched, window: Tensor, out: ScaleSpace, axis: int, border: int) -> list[Tensor]:
-    """1 at the samples of each level that see no border, else 0: those that stay when the pixels there change."""
-    index = torch.arange(window.shape[axis], device=window.device)
-    inner = (index >= border) & (index < len(index) - border)
-    changed = watched(torch.where(inner.reshape([-1] + [1] * (-1 - axis)), window, watch.other_image(window)))
-    channels = [a for a in range(1, out.ndim) if a not in out.axes]
-    free = [watch.same_values(y, x).to(x) for x, y in zip(out.levels, changed.levels, strict=True)]
-    return [x.amin(channels, keepdim=True) for x in free] if channels else free
 
 
 def whole_moves(watched: Watched, image: Tensor, moves: Sequence[int] | None, axis: int) -> Sequence[int]:
