@@ -232,7 +232,7 @@ def one_level_lifted_otherwise(draw: random.Random) -> Broken:
     lift, number, found = model[0], draw.randint(1, 2), draw.choice([True, False])
     assert isinstance(lift, Lift)
     arguments = {**lift.config, "zero_scale": 1.3 * lift.zero_scale}
-    other = Lift(**arguments) if found else lambda image: scalespaces.lift(image, **arguments)
+    other: Any = Lift(**arguments) if found else lambda image: scalespaces.lift(image, **arguments)
 
     def mixed(image: Tensor) -> ScaleSpace:
         x, y = lift(image), other(image)
