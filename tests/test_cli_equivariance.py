@@ -20,6 +20,18 @@ SMALL = ("equivariance", "--size", "33", "--levels", "4", "--layers", "1", "--ch
 REFLECT = ("--padding-mode", "reflect")
 
 
+@pytest.fixture
+def measure(tmp_path):
+    """Run the command, and return the document that it writes."""
+
+    def run(*arguments: str) -> dict:
+        path = tmp_path / "a" / "errors.json"
+        assert main([*arguments, "--json", str(path)]) == 0
+        return json.loads(path.read_text())
+
+    return run
+
+
 def numbers(table: dict) -> np.ndarray:
     return np.array([[np.nan if e is None else e for e in row] for row in table["errors"]])
 
@@ -33,10 +45,8 @@ def numbers(table: dict) -> np.ndarray:
         (("--sampling", "2"), "cascade", 2.0),
     ],
 )
-def test_presets_fill_in_what_is_not_said(options, method, sampling, tmp_path):
-    path = tmp_path / "errors.json"
-    assert main([*SMALL, *options, *REFLECT, "--json", str(path)]) == 0
-    document = json.loads(path.read_text())
+def test_presets_fill_in_what_is_not_said(options, method, sampling, measure):
+    document = measure(*SMALL, *options, *REFLECT)
     assert (document["settings"]["method"], document["settings"]["sampling"]) == (method, sampling)
     assert document["equivariance"][0]["downscaling"] == method
 
@@ -51,8 +61,7 @@ def test_random_networks():
     state = torch.random.get_rng_state()
     network = random_network(3, in_channels=1, channels=4, filter_levels=2, seed=3, num_levels=5)
     assert torch.equal(torch.random.get_rng_state(), state)
-    shapes = [tuple(weight.shape) for weight in network.parameters()]
-    assert shapes == [(4, 1, 2, 3, 3), (4, 4, 2, 3, 3), (4, 4, 2, 3, 3)]
+    assert [weight.shape for weight in network.parameters()] == [(4, 1, 2, 3, 3), (4, 4, 2, 3, 3), (4, 4, 2, 3, 3)]
     padded = random_network(1, padding_mode="circular", scale_padding="valid")
     assert [module.padding_mode for module in list(padded)[:2]] == ["circular", "circular"]
     assert padded[1].scale_padding == "valid"
@@ -68,14 +77,12 @@ def test_random_networks():
     assert 0.5 < second.level(0).square().mean() / first.level(0).square().mean() < 2
 
 
-def test_json_holds_what_the_library_measures(tmp_path, capsys):
-    path, plot = tmp_path / "a" / "errors.json", tmp_path / "b" / "errors.png"
+def test_json_holds_what_the_library_measures(tmp_path, capsys, measure):
+    plot = tmp_path / "b" / "errors.png"
     arguments = ["--size", "49", "--levels", "5", "--layers", "1", "2", "--channels", "3", "--seed", "5", "--double"]
     arguments += ["--downscaling", "cascade", "direct", "pillow", "--translations", "--zero-scale", "0.5"]
-    arguments += ["--padding-mode", "zeros", "--json", str(path), "--plot", str(plot)]
-    assert main(["equivariance", *arguments]) == 0
+    document = measure("equivariance", *arguments, "--padding-mode", "zeros", "--plot", str(plot))
     out, err = capsys.readouterr()
-    document = json.loads(path.read_text())
     assert document["settings"]["downscaling"] == ["cascade", "direct", "pillow"]
     assert document["image_shape"] == [1, 3, 49, 49]
 
@@ -102,80 +109,63 @@ def test_json_holds_what_the_library_measures(tmp_path, capsys):
     assert "2 layers, zeros padding, image downscaled by pillow ..." in err
 
     with image_module.open(plot) as picture:
-        values = np.array(picture.convert("RGB"))
-    assert picture.format == "PNG"
-    assert min(values.shape[:2]) > 400
-    assert values.std() > 5
+        assert min(picture.size) > 400
+        assert np.array(picture.convert("RGB")).std() > 5
     assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["errors.json", "errors.png"]
 
 
-def test_the_cascade_is_exact_and_downscaling_follows_the_method(tmp_path):
-    path = tmp_path / "errors.json"
-    for options in (
-        ["--padding-mode", "zeros", "--sampling", "dense"],
-        ["--sampling", "pyramid", *REFLECT],
-        ["--sampling", "2", *REFLECT],
-        ["--sampling", "dense", *REFLECT],
-    ):
-        assert main([*SMALL, "--double", "--json", str(path), *options]) == 0
-        document = json.loads(path.read_text())
-        (table,) = document["equivariance"]
-        assert table["downscaling"] == "cascade"
-        assert table["mean_before"] < 1e-14
-        assert table["largest_behind"] > 1e-3
+@pytest.mark.parametrize(
+    ("sampling", "padding"), [("dense", "zeros"), ("pyramid", "reflect"), ("2", "reflect"), ("dense", "reflect")]
+)
+def test_the_cascade_is_exact_and_downscaling_follows_the_method(sampling, padding, measure):
+    (table,) = measure(*SMALL, "--double", "--sampling", sampling, "--padding-mode", padding)["equivariance"]
+    assert table["downscaling"] == "cascade"
+    assert table["mean_before"] < 1e-14
+    assert table["largest_behind"] > 1e-3
 
 
-def test_valid_scale_padding_leaves_nothing_behind_the_boundary(tmp_path, capsys):
-    path = tmp_path / "errors.json"
-    options = ["--method", "cascade", "--double", "--scale-padding", "valid", "--json", str(path), *REFLECT]
-    assert main([*SMALL, *options]) == 0
-    (table,) = json.loads(path.read_text())["equivariance"]
+def test_valid_scale_padding_leaves_nothing_behind_the_boundary(measure, capsys):
+    options = ["--method", "cascade", "--double", "--scale-padding", "valid", *REFLECT]
+    (table,) = measure(*SMALL, *options)["equivariance"]
     assert table["levels"] == [0, 1, 2]
     assert table["largest_behind"] is None
     assert "largest behind it: nothing" in capsys.readouterr().out
 
 
-def test_images_are_fitted_to_sizes_without_border_errors(capsys, tmp_path):
-    path = tmp_path / "errors.json"
-    options = ["--layers", "1", "--channels", "1", "--levels", "4", "--sampling", "dense", "--double"]
-
-    def measure(size, *more):
-        assert main(["equivariance", "--size", size, *options, *more, "--json", str(path)]) == 0
-        document = json.loads(path.read_text())
-        return document["image_shape"][2:], document["equivariance"][0]["mean_before"], capsys.readouterr().err
-
-    shape, error, said = measure("40")
-    assert (shape, error < 1e-14) == ([41, 41], True)
-    assert "extended by reflection from 40 x 40 to 41 x 41 pixels" in said
-    shape, error, said = measure("40", "--no-fit")
-    assert (shape, error > 1e-3) == ([40, 40], True)
-    assert "they vanish for sides that leave 1 when divided by 8: try --size 33" in said
-    shape, error, said = measure("34")  # too far from 41
-    assert (shape, "try --size 33" in said) == ([34, 34], True)
-    shape, error, said = measure("33")
-    assert (shape, error < 1e-14, "note:" in said) == ([33, 33], True, False)
+@pytest.mark.parametrize(
+    ("options", "side", "exact", "note"),
+    [
+        (["40"], 41, True, "extended by reflection from 40 x 40 to 41 x 41 pixels"),
+        (["40", "--no-fit"], 40, False, "they vanish for sides that leave 1 when divided by 8: try --size 33"),
+        (["34"], 34, False, "try --size 33"),  # too far from 41
+        (["33"], 33, True, None),
+    ],
+)
+def test_images_are_fitted_to_sizes_without_border_errors(options, side, exact, note, capsys, measure):
+    document = measure(*SMALL, "--sampling", "dense", "--double", "--size", *options)
+    assert document["image_shape"][2:] == [side, side]
+    error, said = document["equivariance"][0]["mean_before"], capsys.readouterr().err
+    assert error < 1e-14 if exact else error > 1e-3
+    assert note in said if note else "note:" not in said
 
 
-def test_paddings_side_by_side(capsys, tmp_path):
-    path = tmp_path / "errors.json"
-    assert main([*SMALL, "--preset", "paper", "--padding-mode", "zeros", "reflect", "zeros", "--json", str(path)]) == 0
-    tables = json.loads(path.read_text())["equivariance"]
+def test_paddings_side_by_side(capsys, measure):
+    options = ["--preset", "paper", "--padding-mode", "zeros", "reflect", "zeros"]
+    tables = measure(*SMALL, *options)["equivariance"]
     assert [table["padding_mode"] for table in tables] == ["zeros", "reflect"]
     assert numbers(tables[0])[0, 0] != numbers(tables[1])[0, 0]
     assert "1 layer, reflect padding, image downscaled by direct" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 3), ("RGBA", 3), ("P", 3), ("I;16", 1), ("F", 1)])
-def test_any_image_is_read(mode, channels, tmp_path):
+def test_any_image_is_read(mode, channels, tmp_path, measure):
     values = (photograph(40)[0, 0].numpy() * 255).astype(np.uint8)
     if mode == "I;16":
         picture = image_module.fromarray(values.astype(np.uint16) * 250)
     else:
         picture = image_module.fromarray(values).convert(mode)
-    file, path = tmp_path / "image.tiff", tmp_path / "errors.json"
-    picture.save(file)
-    assert main([*SMALL, "--image", str(file), "--json", str(path)]) == 0
-    document = json.loads(path.read_text())
+    picture.save(tmp_path / "image.tiff")
+    document = measure(*SMALL, "--image", str(tmp_path / "image.tiff"))
     assert document["image_shape"] == [1, channels, 33, 33]
     assert document["equivariance"][0]["mean_before"] < 0.1
 
@@ -186,56 +176,52 @@ def test_any_image_is_read(mode, channels, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "invalid choice: 'nonsense'"),
-        (["equivariance", "--nonsense"], "unrecognized arguments: --nonsense"),
-        (["equivariance", "--levels", "0"], "expected a whole number of at least 1, got '0'"),
-        (["equivariance", "--levels", "x"], "expected a whole number of at least 1, got 'x'"),
-        (["equivariance", "--seed", "-1"], "expected a whole number from 0 to 2**63 - 1, got '-1'"),
-        (["equivariance", "--sampling", "sparse"], "expected dense, pyramid or a number >= 1, got 'sparse'"),
-        (["equivariance", "--sampling", "0.5"], "got 0.5"),
-        (["equivariance", "--method", "other"], "invalid choice: 'other'"),
-        (["equivariance", "--downscaling", "other"], "invalid choice: 'other'"),
-        (["equivariance", "--padding-mode", "other"], "invalid choice: 'other'"),
-        (["equivariance", "--levels", "4"], "3 layers of filters of 2 levels leave nothing"),
-        (["equivariance", "--levels", "4"], "use --levels 5 or more"),
-        (["equivariance", "--levels", "5000"], "use --levels 9 at most, or a larger image"),
-        (["equivariance", "--size", "100"], "8 levels of base 2 are too many for an image of 100 x 100 pixels"),
-        (["equivariance", "--size", "129", "--translations"], "use --levels 7 at most"),
-        (["equivariance", "--size", "600"], "size must be from 1 to 512"),
-        (["equivariance", "--kernel", "gaussian"], "kernel must be a Kernel or one of"),
-        (["equivariance", "--base", "1"], "base must be a finite number > 1, got 1.0"),
-        (["equivariance", "--zero-scale", "-1"], "zero_scale must be a finite number >= 0"),
-        (["equivariance", "--plot", "figure.docx"], "matplotlib writes"),
-        (["equivariance", "--image", "missing.png"], "cannot read 'missing.png': No such file or directory"),
-        (["equivariance", "--image", "."], "cannot read '.': Is a directory"),
-        (["equivariance", "--json", "."], "'.' is a folder; name a file in it"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+        (["--levels", "0"], "expected a whole number of at least 1, got '0'"),
+        (["--levels", "x"], "expected a whole number of at least 1, got 'x'"),
+        (["--seed", "-1"], "expected a whole number from 0 to 2**63 - 1, got '-1'"),
+        (["--sampling", "sparse"], "expected dense, pyramid or a number >= 1, got 'sparse'"),
+        (["--sampling", "0.5"], "got 0.5"),
+        (["--method", "other"], "invalid choice: 'other'"),
+        (["--downscaling", "other"], "invalid choice: 'other'"),
+        (["--padding-mode", "other"], "invalid choice: 'other'"),
+        (["--levels", "4"], "before the truncation boundary of 4 levels; use --levels 5 or more"),
+        (["--levels", "5000"], "use --levels 9 at most, or a larger image"),
+        (["--size", "100"], "8 levels of base 2 are too many for an image of 100 x 100 pixels"),
+        (["--size", "129", "--translations"], "use --levels 7 at most"),
+        (["--size", "600"], "size must be from 1 to 512"),
+        (["--kernel", "gaussian"], "kernel must be a Kernel or one of"),
+        (["--base", "1"], "base must be a finite number > 1, got 1.0"),
+        (["--zero-scale", "-1"], "zero_scale must be a finite number >= 0"),
+        (["--plot", "figure.docx"], "matplotlib writes"),
+        (["--image", "missing.png"], "cannot read 'missing.png': No such file or directory"),
+        (["--image", "."], "cannot read '.': Is a directory"),
+        (["--json", "."], "'.' is a folder; name a file in it"),
     ],
 )
 def test_bad_arguments(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert message in fails(capsys, *arguments)
+    assert message in fails(capsys, "equivariance", *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"GIF89a\x01\0\x01\0"])
+NOT_IMAGES = (b"", b"not an image", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"GIF89a\x01\0\x01\0", None)
+
+
+@pytest.mark.parametrize("content", NOT_IMAGES)
 def test_files_that_are_not_images(content, capsys, tmp_path):
     file = tmp_path / "file.png"
+    if content is None:  # broken off
+        image_module.fromarray((photograph(64)[0].permute(1, 2, 0).numpy() * 255).astype(np.uint8)).save(file)
+        content = file.read_bytes()[:2000]
     file.write_bytes(content)
-    assert f"'{file}' is not an image that Pillow reads" in fails(capsys, "equivariance", "--image", str(file))
-
-
-def test_a_broken_image(capsys, tmp_path):
-    file = tmp_path / "file.png"
-    image_module.fromarray((photograph(64)[0].permute(1, 2, 0).numpy() * 255).astype(np.uint8)).save(file)
-    file.write_bytes(file.read_bytes()[:2000])
-    assert "is not an image that Pillow reads" in fails(capsys, *SMALL, "--image", str(file))
+    assert f"'{file}' is not an image that Pillow reads" in fails(capsys, *SMALL, "--image", str(file))
 
 
 def test_a_crop_larger_than_the_image(capsys, tmp_path):
-    file = tmp_path / "file.png"
-    image_module.new("RGB", (40, 30)).save(file)
+    image_module.new("RGB", (40, 30)).save(tmp_path / "file.png")
     message = "size must be from 1 to 30, the image's smaller side, got 33"
-    assert message in fails(capsys, *SMALL, "--image", str(file))
+    assert message in fails(capsys, *SMALL, "--image", str(tmp_path / "file.png"))
 
 
 @pytest.mark.parametrize(
@@ -247,6 +233,10 @@ def test_a_missing_extra_is_named(module, arguments, capsys, monkeypatch, tmp_pa
     monkeypatch.setitem(sys.modules, module, None)
     message = f"{module} is needed for this and is not installed; install it with: pip install 'scalespaces[plot]'\n"
     assert fails(capsys, *SMALL, *arguments).endswith(message)
+
+
+def test_an_unknown_command(capsys):
+    assert "invalid choice: 'nonsense'" in fails(capsys, "nonsense")
 
 
 def test_an_interrupt_is_quiet(capsys, monkeypatch):

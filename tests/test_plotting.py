@@ -29,14 +29,10 @@ def one() -> EquivarianceTable:
     return table([[1e-3, 2e-3, np.nan], [0.0, np.nan, np.nan]])
 
 
-def pixels(path: Path) -> np.ndarray:
+def assert_is_a_picture(path: Path) -> None:
     with image_module.open(path) as picture:
         assert picture.format == "PNG"
-        return np.array(picture.convert("RGB"))
-
-
-def assert_is_a_picture(path: Path) -> None:
-    values = pixels(path)
+        values = np.array(picture.convert("RGB"))
     assert min(values.shape[:2]) > 150
     assert values.std() > 5
     assert len(np.unique(values.reshape(-1, 3), axis=0)) > 20
@@ -44,10 +40,13 @@ def assert_is_a_picture(path: Path) -> None:
     assert (border == 255).all()  # nothing is cut off at the edge
 
 
+def markers(ax) -> list:
+    return [line for line in ax.get_lines() if line.get_marker() not in ("", "None")]
+
+
 def points(ax) -> set[tuple[int, float]]:
     """The (k, error) that are drawn with markers, the offsets along k undone."""
-    lines = [line for line in ax.get_lines() if line.get_marker() not in ("", "None")]
-    return {(round(float(x)), float(y)) for line in lines for x, y in zip(*line.get_data(), strict=True)}
+    return {(round(float(x)), float(y)) for line in markers(ax) for x, y in zip(*line.get_data(), strict=True)}
 
 
 def drawn(ax) -> np.ndarray:
@@ -76,12 +75,12 @@ def test_errors_below_the_floor_are_said_to_be():
 def test_points_past_the_boundary_are_hollow():
     errors = table([[1e-3, 2e-3, 1.0, np.nan], [3e-3, 2.0, np.nan, np.nan], [3.0, np.nan, np.nan, np.nan]], 4)
     (ax,) = plot_equivariance([errors], boundaries=[3]).axes
-    found: dict[bool, set[float]] = {True: set(), False: set()}
-    for line in ax.get_lines():
-        if line.get_marker() not in ("", "None"):
-            found[str(line.get_markerfacecolor()) == "white"] |= set(np.asarray(line.get_ydata()).tolist())
-    assert found[True] == {1.0, 2.0, 3.0}
-    assert found[False] == {1e-3, 2e-3, 3e-3}
+    hollow, filled = (
+        [line for line in markers(ax) if (str(line.get_markerfacecolor()) == "white") == white]
+        for white in (True, False)
+    )
+    assert {y for line in hollow for y in line.get_ydata()} == {1.0, 2.0, 3.0}
+    assert {y for line in filled for y in line.get_ydata()} == {1e-3, 2e-3, 3e-3}
     assert ax.get_title().endswith("= 3")
 
 
@@ -178,24 +177,24 @@ def test_two_rows_of_unequal_length(size, tmp_path):
     assert_is_a_picture(tmp_path / "rows.png")
 
 
+IMAGE, SIGNAL = lift(torch.rand(1, 1, 8, 8), num_levels=2), lift(torch.rand(1, 1, 8), num_levels=2, dims=1)
+
+
 @pytest.mark.parametrize(
-    ("x", "arguments", "message"),
+    ("plot", "message"),
     [
-        (lift(torch.rand(1, 1, 8), num_levels=2, dims=1), {}, "two spatial axes"),
-        (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"size": "huge"}, 'size is "grid" or "physical"'),
-        (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"channel": 1}, "index into 1 channels, got 1"),
-        (lift(torch.rand(1, 1, 8, 8), num_levels=2), {"sample": -2}, "index into a batch of 1, got -2"),
-        ({}, {}, "nothing to draw"),
+        (lambda: plot_scale_space(SIGNAL), "two spatial axes"),
+        (lambda: plot_correlation(lambda x: x, SIGNAL), "two spatial axes"),
+        (lambda: plot_scale_space(IMAGE, size="huge"), 'size is "grid" or "physical"'),
+        (lambda: plot_scale_space(IMAGE, channel=1), "index into 1 channels, got 1"),
+        (lambda: plot_scale_space(IMAGE, sample=-2), "index into a batch of 1, got -2"),
+        (lambda: plot_scale_space({}), "nothing to draw"),
+        (lambda: plot_scale_space(torch.rand(1, 1, 8, 8)), "expected a ScaleSpace, got a tensor"),  # pyright: ignore
     ],
 )
-def test_spaces_that_cannot_be_drawn(x, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        plot_scale_space(x, **arguments)
-
-
-def test_an_image_is_not_a_scale_space():
-    with pytest.raises(TypeError, match="expected a ScaleSpace, got a tensor"):
-        plot_scale_space(torch.rand(1, 1, 8, 8))  # pyright: ignore[reportArgumentType]
+def test_spaces_that_cannot_be_drawn(plot, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        plot()
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -216,28 +215,28 @@ def test_formats(suffix, start, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_is_not_overwritten(tmp_path):
-    (tmp_path / "figure.png").mkdir()
-    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
-        plot_equivariance([one()], tmp_path / "figure.png")
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("folder.png", IsADirectoryError, "is a folder; name a file in it"),
+        ("file/figure.png", NotADirectoryError, "is not a folder"),
+        ("file/below/figure.png", NotADirectoryError, "below' is not a folder"),
+    ],
+)
+def test_a_folder_is_not_overwritten(path, error, message, tmp_path):
+    (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="is not a folder"):
-        plot_equivariance([one()], tmp_path / "file" / "figure.png")
-    with pytest.raises(NotADirectoryError, match=r"below' is not a folder"):
-        plot_equivariance([one()], tmp_path / "file" / "below" / "figure.png")
+    with pytest.raises(error, match=message):
+        plot_equivariance([one()], tmp_path / path)
 
 
 def test_a_failure_leaves_the_old_file_alone(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
 
-    def fail_half_way() -> None:
-        with replacing(path) as draft:
-            draft.write_text("half of the n")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_half_way()
+    with pytest.raises(RuntimeError), replacing(path) as draft:  # noqa: PT012
+        draft.write_text("half of the n")
+        raise RuntimeError
     assert path.read_text() == "old"
     with replacing(path) as draft:
         draft.write_text("new")
@@ -305,22 +304,16 @@ def test_lighter_weights_are_paler():
     assert right < 1e-6
 
 
-def test_correlations_of_signals_cannot_be_drawn():
-    with pytest.raises(ValueError, match="two spatial axes"):
-        plot_correlation(lambda x: x, lift(torch.zeros(1, 1, 9), num_levels=2, dims=1))
-
-
 def test_pictures_are_drawn_into_a_given_figure():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("Agg")
-    draw = {
-        "scale space": lambda into: plot_scale_space(lift(torch.rand(1, 1, 9, 9)), into=into),
-        "equivariance": lambda into: plot_equivariance([one()], into=into),
-        "scales": lambda into: plot_over_scales({"a": [(1, 0.5)]}, into=into),
-        "correlation": lambda into: plot_correlation(lambda x: x, lift(torch.zeros(1, 1, 9, 9)), into=into),
-    }
-    for name, plot in draw.items():
+    for plot in (
+        lambda into: plot_scale_space(IMAGE, into=into),
+        lambda into: plot_equivariance([one()], into=into),
+        lambda into: plot_over_scales({"a": [(1, 0.5)]}, into=into),
+        lambda into: plot_correlation(lambda x: x, IMAGE, into=into),
+    ):
         into = pyplot.figure()
-        assert plot(into) is into, name
-        assert into.axes, name
+        assert plot(into) is into
+        assert into.axes
     pyplot.close("all")

@@ -15,11 +15,11 @@ from scalespaces.data import photograph
 from scalespaces.nn import Lift
 
 # %%
-# What you see: on the left an image, then a picture of 1/8 its size, once without and once with the blur that belongs
-# to it. The photograph merely looks rough without it. The rings of the second row get finer outwards, by the time
-# they reach the middles of the edges 8 pixels from crest to crest: there every eighth pixel finds the same crest
-# again and again, and shows centers of rings where there are none. The blur leaves gray, the mean of what cannot be
-# shown, but for faint ghosts that a zero-scale of 1/4 lets through.
+# What you see: on the left an image, then the same image at 1/8 of its size, without and with the blur that belongs
+# to that size. Without it, the photograph merely looks rough. The rings in the second row become finer outwards; at
+# the middle of each edge they are 8 pixels apart. There every eighth pixel meets the same part of a ring again and
+# again, and shows centers of rings where there are none. The blur leaves gray instead, the mean of what cannot be
+# shown, and faint ghosts that a zero-scale of 1/4 lets through.
 #
 # In the library, the blurred image and the small image are the same level of a scale-space, on a dense grid and on a
 # pyramid.
@@ -31,16 +31,18 @@ rings = (0.5 + 0.5 * torch.cos(torch.pi * squared / (8 * half)))[None, None]
 
 figure, axes = plt.subplots(2, 4, figsize=(8.4, 4.7), layout="constrained")
 for row, image in zip(axes, [photograph(), rings], strict=True):
-    small = image[..., :: 2**level, :: 2**level]
-    blurred = Lift.paper(level + 1)(image).levels[level]
-    correct = Lift.paper(level + 1, sampling="pyramid")(image).levels[level]
-    for ax, picture in zip(row, [image, small, blurred, correct], strict=True):
+    pictures = {
+        "image": image,
+        "every 8th pixel": image[..., :: 2**level, :: 2**level],
+        "blurred": Lift.paper(level + 1)(image).levels[level],
+        "blurred, every 8th": Lift.paper(level + 1, sampling="pyramid")(image).levels[level],
+    }
+    for ax, (title, picture) in zip(row, pictures.items(), strict=True):
         values = picture[0].permute(1, 2, 0).clamp(0, 1).numpy()
         squares = "antialiased" if picture.shape == image.shape else "nearest"
         ax.imshow(values, cmap="gray", vmin=0, vmax=1, interpolation=squares)
         ax.set(xticks=[], yticks=[])
-for ax, title in zip(axes[0], ["image", "every 8th pixel", "blurred", "blurred, every 8th"], strict=True):
-    ax.set_title(title, fontsize=11)
+        ax.set_title(title if image is not rings else "", fontsize=11)
 for path in sys.argv[1:]:
     figure.savefig(path)
 

@@ -23,10 +23,10 @@ def test_errors_are_those_of_the_library(arguments, network, method):
     cut = IMAGE[..., 37:102, 37:102].double()
     expected = equivariance_error(random_network(layers, **made).double(), cut, downscaling=method)
     np.testing.assert_array_equal(found.table.errors, expected.errors)
-    assert (found.boundary, found.size, found.network) == (5 - layers, (65, 65), network)
+    assert (found.table.boundary, found.size, found.network) == (5 - layers, (65, 65), network)
     assert found.sentence.startswith("Exact: " if method == "cascade" else "Not exact: ")
-    assert np.isfinite(found.before).all()
-    assert found.before.size
+    assert np.isfinite(found.table.before()).all()
+    assert found.table.before().size
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_loaded_network_sees_grey_and_normalized_images(arguments, saved):
 
 def test_entries_past_the_last_level_are_counted_apart(arguments):
     found = equivariance(IMAGE, arguments(), "1 random layer", 65)
-    assert found.before.max() == 0
+    assert found.table.before().max() == 0
     assert np.nanmax(found.table.errors) > 0.1
     assert found.sentence.endswith("3 entries, shown pale, reached past the last level.")
     found = equivariance(IMAGE, arguments(), "3 random layers", 65)
-    assert found.before.size == 0
+    assert found.table.before().size == 0
     assert "Choose more levels, 5 at least" in found.sentence
-    assert equivariance(IMAGE, arguments(num_levels=5), "3 random layers", 65).before.size
+    assert equivariance(IMAGE, arguments(num_levels=5), "3 random layers", 65).table.before().size
 
 
 @pytest.mark.parametrize("fields", [{}, {"sampling": "dense"}, {"kernel": "binomial", "zero_scale": "1/2"}])

@@ -105,11 +105,11 @@ def _time(milliseconds: float) -> str:
 
 def errors(found: Errors) -> str:
     """The sentence, the table and the figure."""
-    table, (width, height) = found.table, found.size
-    columns = [j for j, column in enumerate(table.errors.T) if not all(map(math.isnan, column))]
+    table, past, (width, height) = found.table, found.table.past(), found.size
+    columns = [j for j in range(len(table.levels)) if not np.isnan(table.errors[:, j]).all()]
     rows = [element("tr", "<th></th>", *(f"<th>k = {table.levels[j]}</th>" for j in columns))]
-    for shift, line in zip(table.rows, table.errors, strict=True):
-        cells = (_error_cell(line[j], table.levels[j] + shift >= found.boundary) for j in columns)
+    for i, shift in enumerate(table.rows):
+        cells = (_error_cell(table.errors[i, j], past[i, j]) for j in columns)
         rows.append(element("tr", f"<th>l = {shift}</th>", *cells))
     about = (
         f"{escape(found.network)}, on {width} × {height} pixels from the middle of the image, in float64. "

@@ -1,18 +1,23 @@
-"""Comparing outputs that ought to agree, channel by channel."""
+"""Outputs that ought to agree: compared channel by channel, and judged.
+
+What a difference is relative to: the table divides by the norm of the level, as the paper does. The verdict divides the
+largest difference in a channel by the *spread* of that channel, a standard deviation over images, so that neither a
+bias nor a fixed pattern hides an error. A channel that does not vary must agree up to rounding.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from scalespaces.space import ScaleSpace
 from scalespaces.testing._table import EquivarianceTable
-from scalespaces.testing._watch import ROUNDINGS
+from scalespaces.testing._watch import ROUNDINGS, level_numbers
 from scalespaces.theory._arguments import check_real
 
 _EXACT = {
@@ -23,7 +28,7 @@ _EXACT = {
 
 
 class Pair(NamedTuple):
-    """Outputs that ought to agree, and the output for another image: rows are samples, columns are channels."""
+    """Two outputs that ought to agree, and the output for another image: rows are samples, columns are channels."""
 
     entry: tuple[int, int]
     expected: Tensor
@@ -33,17 +38,20 @@ class Pair(NamedTuple):
     size: tuple[int, ...] = ()
 
 
-@dataclass
-class Found:
-    """A table and what it says of the channels: how much they differ, spread and round, and which vary at all."""
+class Found(NamedTuple):
+    """A table, the largest difference in each channel of its entries, and what these are judged by.
+
+    ``spread`` is how much a channel varies from image to image, ``noise`` what rounding may do to it, and ``varies``
+    whether the spread is more than that. ``thin``: only single samples along an axis were compared.
+    """
 
     table: EquivarianceTable
+    difference: dict[tuple[int, int], Tensor]
     precision: float
-    difference: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    spread: Tensor = field(default_factory=lambda: torch.zeros(0))
-    noise: Tensor = field(default_factory=lambda: torch.zeros(0))
-    varies: Tensor = field(default_factory=lambda: torch.zeros(0))
-    thin: bool = False
+    spread: Tensor
+    noise: Tensor
+    varies: Tensor
+    thin: bool
 
 
 def columns(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -52,77 +60,80 @@ def columns(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x.permute(0, *axes, *channels).reshape(math.prod(x.shape[a] for a in (0, *axes)), -1).double()
 
 
-def find(pairs: list[Pair], table: EquivarianceTable, image: Tensor, out: ScaleSpace) -> Found:
-    """Fill in the table."""
-    found = Found(table, max(torch.finfo(x.dtype).eps for x in (image, *out.levels) if x.is_floating_point()))
+def compare(pairs: list[Pair], image: Tensor, out: ScaleSpace, rows: Sequence[int], what: str, **notes: Any) -> Found:
+    """Make a table with these rows, the levels of ``out`` as columns, and these notes: ``left_out``, ``failed``."""
+    errors, relative = np.full((2, len(rows), out.num_levels), math.nan)
+    table = EquivarianceTable(errors, relative, tuple(rows), tuple(level_numbers(out)), what, **notes)
+    precision = max(torch.finfo(x.dtype).eps for x in (image, *out.levels) if x.is_floating_point())
     if len({pair.got.shape[1] for pair in pairs}) > 1:  # flattened levels differ in their number of channels
         names = ("expected", "got", "other")
         pairs = [pair._replace(**{name: getattr(pair, name).reshape(-1, 1) for name in names}) for pair in pairs]
+    differences = {}
     for pair in pairs:
         difference = pair.expected - pair.got
         error = difference.norm() / pair.expected.norm().clamp_min(torch.finfo(torch.float64).tiny)
         # Outputs that are not finite agree with nothing; NaN would say that there is no such level.
-        table.errors[pair.entry] = error.nan_to_num(math.inf, math.inf)
+        errors[pair.entry] = error.nan_to_num(math.inf, math.inf)
         largest = difference.abs().amax(0).nan_to_num(math.inf, math.inf)
-        found.difference[pair.entry] = largest if pair.same_size else torch.full_like(largest, math.inf)
-    entries = set(table._entries())
-    kept = [pair for pair in pairs if pair.entry in entries] or pairs
-    if not kept:
-        return found
+        differences[pair.entry] = largest if pair.same_size else torch.full_like(largest, math.inf)
+    kept = table._kept()
+    pairs = [pair for pair in pairs if kept[pair.entry]] or pairs
+    if not pairs:
+        return Found(table, differences, precision, *[torch.zeros(0)] * 3, thin=False)
 
-    sides = zip(out.sizes(0), *(pair.size for pair in kept), strict=False)
-    found.thin = any(max(sizes) == 1 < whole for whole, *sizes in sides if sizes)
-    values = torch.cat([pair.expected for pair in kept]).nan_to_num(0.0, 0.0, 0.0)
+    values = torch.cat([pair.expected for pair in pairs]).nan_to_num(0.0, 0.0, 0.0)
     # Half the mean square of the difference of two images' values is their variance.
-    squares = [(pair.got - pair.other).nan_to_num(0.0, 0.0, 0.0).square().mean(0) / 2 for pair in kept]
-    found.spread = torch.stack(squares).mean(0).sqrt()
-    found.noise = ROUNDINGS * found.precision * values.abs().amax(0)
-    found.varies = found.spread > found.noise
-    if any(len(pair.got) > len(image) for pair in kept):  # there are positions
-        found.varies &= values.amax(0) - values.amin(0) > found.noise
-    for entry, largest in found.difference.items():
-        constant = torch.where(largest <= found.noise, 0.0, math.inf)
-        table.largest[entry] = torch.where(found.varies, largest / found.spread, constant).amax()
-    return found
+    squares = [(pair.got - pair.other).nan_to_num(0.0, 0.0, 0.0).square().mean(0) / 2 for pair in pairs]
+    spread = torch.stack(squares).mean(0).sqrt()
+    noise = ROUNDINGS * precision * values.abs().amax(0)
+    varies = spread > noise
+    if any(len(pair.got) > len(image) for pair in pairs):  # there are positions
+        varies &= values.amax(0) - values.amin(0) > noise
+    for entry, largest in differences.items():
+        constant = torch.where(largest <= noise, 0.0, math.inf)
+        relative[entry] = torch.where(varies, largest / spread, constant).amax()
+    sides = zip(out.sizes(0), *(pair.size for pair in pairs), strict=False)
+    thin = any(max(sizes) == 1 < whole for whole, *sizes in sides if sizes)
+    return Found(table, differences, precision, spread, noise, varies, thin)
 
 
 def judge(found: Found, tolerance: float | None, advice: str = "") -> None:
-    """Fail, refuse or pass."""
-    table, entries, is_double = found.table, list(found.table._entries()), found.precision < 1e-12
-    default, double = (1e-9, "") if is_double else (1e-4, "float64 (model.double(), image.double()), ")
+    """Return if the outputs agree; raise an AssertionError if they do not, a ValueError if one cannot tell."""
+    table, differences, precision, spread, noise, varies, thin = found
+    default, double = (1e-9, "") if precision < 1e-12 else (1e-4, "float64 (model.double(), image.double()), ")
     tolerance = default if tolerance is None else check_real("tolerance", tolerance, ">= 0", lambda x: x >= 0)
+    entries = [(int(i), int(j)) for i, j in np.argwhere(table._kept())]
     if not entries:
         raise ValueError(
             f"no level is left to compare, of {len(table.levels)}; left out: {', '.join(table._reasons()) or 'none'}. "
             'Lift to more levels, use scale_padding="valid" or a larger image'
         )
-    bound = torch.where(found.varies, tolerance * found.spread, 0.0).maximum(found.noise)
-    wrong = [entry for entry in entries if (found.difference[entry] > bound).any()]
+    bound = torch.where(varies, tolerance * spread, 0.0).maximum(noise)
+    wrong = [entry for entry in entries if (differences[entry] > bound).any()]
     if wrong:
         worst = max(wrong, key=lambda entry: table.largest[entry])
-        channel = int((found.difference[worst] - bound).div(bound).nan_to_num(-1.0, math.inf).argmax())
+        channel = int((differences[worst] - bound).div(bound).nan_to_num(-1.0, math.inf).argmax())
         raise AssertionError(
             f"not equivariant: {_describe(table, worst)} (channel {channel}, tolerance {tolerance:g}). "
             f"{_EXACT[table.what]}{advice}"
-            f"{'' if is_double else 'In float64 rounding is no cause: model.double(), image.double(). '}"
+            f"{'In float64 rounding is no cause: model.double(), image.double(). ' if double else ''}"
             f"Relative L2 errors:\n{table}"
         )
-    if not found.varies.any():
+    if not varies.any():
         raise ValueError(
-            "no channel of the output depends on the image, so that nothing can be seen: all ReLUs are dead, the "
-            "output is constant, or a bias is so large that rounding hides the rest; use "
-            f"{double}other weights or another image"
+            "no channel of the output depends on the image, so nothing can be seen: all ReLUs are dead, the output is "
+            f"constant, or a bias is so large that rounding hides the rest; use {double}other weights or another image"
         )
-    if found.thin:
+    if thin:
         raise ValueError(
             "the levels that are compared have a single sample along an axis, which shows little; use a larger image"
         )
-    typical = torch.where(found.varies, found.spread, found.spread[found.varies].median())
-    rounding = found.noise / ROUNDINGS
+    typical = torch.where(varies, spread, spread[varies].median())
+    rounding = noise / ROUNDINGS
     if (rounding > tolerance * typical).any():
         channel = int((rounding / typical).argmax())
         raise ValueError(
-            f"rounding hides the answer: channel {channel} has values up to {rounding[channel] / found.precision:.3g} "
+            f"rounding hides the answer: channel {channel} has values up to {rounding[channel] / precision:.3g} "
             f"and a spread of {typical[channel]:.3g}, too little for a tolerance of {tolerance:g}; use {double}"
             "a larger tolerance, a smaller bias or an image of more contrast"
         )

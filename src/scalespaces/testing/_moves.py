@@ -1,9 +1,13 @@
-"""The image downscaled and moved, and what becomes of the outputs."""
+"""The image downscaled or moved, and what becomes of the levels.
+
+Each function runs the network on the image and on the changed image, pairs the levels that ought to agree, and compares
+them. A third run, on another image, shows how much the channels vary at all.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,97 +19,67 @@ from scalespaces.functional import downscale, scale_shift
 from scalespaces.functional._sampling import pad, sample
 from scalespaces.semigroups import causal_downscale
 from scalespaces.space import ScaleSpace
-from scalespaces.space._numbers import as_integer
-from scalespaces.testing._compare import Found, Pair, columns, find
-from scalespaces.testing._table import EquivarianceTable
-from scalespaces.testing._watch import (
-    CAUSAL_ARGUMENTS,
-    LIFT_ARGUMENTS,
-    Watched,
-    cut_out,
-    level_numbers,
-    levels_outside,
-    other_image,
-    same_values,
-)
+from scalespaces.space._numbers import as_integer, count
+from scalespaces.testing import _watch as watch
+from scalespaces.testing._compare import Found, Pair, columns, compare
+from scalespaces.testing._watch import Watched, level_numbers
 from scalespaces.theory._arguments import check_choice, check_integer
 
 DOWNSCALINGS = ("cascade", "direct", "pillow")
+Downscaling = str | Callable[[Tensor, int], Tensor]
 
 
 def downscaled(
-    watched: Watched,
-    image: Tensor,
-    downscaling: str | Callable[[Tensor, int], Tensor],
-    shifts: Sequence[int] | None,
-    arguments: dict[str, Any],
+    watched: Watched, image: Tensor, downscaling: Downscaling, shifts: Sequence[int] | None, arguments: dict[str, Any]
 ) -> tuple[Found, str, Tensor | None]:
-    """What was found, how levels differ in what they see, and the least downscaled image."""
+    """Compare level k of the downscaled image with level k + l of the image.
+
+    Also returned: how levels differ in the levels they see, if they do, and the least downscaled image.
+    """
     if not image.isfinite().all():
-        raise ValueError("the image has values that are not finite, which no network can be judged by; replace them")
+        raise ValueError("the image has values that are not finite, so no network can be judged by it; replace them")
     whole, again = watched(image), watched(image)
-    if not all(map(_alike, whole.levels, again.levels)):
-        raise ValueError(
-            "the network is random: two runs on one image differ in evaluation mode; fix its random numbers"
-        )
-    shrink = _downscaling(watched, whole, downscaling, arguments, image.ndim - 2)
+    for x, y in zip(whole.levels, again.levels, strict=True):  # sums on a GPU may differ in their order
+        if not torch.allclose(x, y, 1e-3, 1e-3 * float(x.abs().nan_to_num().amax()), equal_nan=True):
+            raise ValueError("the network is random: two runs on one image differ in evaluation mode; fix its seed")
+    shrink = _shrinking(watched, whole, downscaling, arguments, image.ndim - 2)
     small, runs, failed = {}, {}, {}
     for n in range(1, whole.num_levels) if shifts is None else [check_integer("shifts", n, 1) for n in shifts]:
         expected, small[n] = scale_shift(whole, n), shrink(image, n)
         try:
-            runs[n] = expected, watched(small[n]), watched(other_image(small[n]))
+            runs[n] = expected, watched(small[n]), watched(watch.other_image(small[n]))
         except (ValueError, RuntimeError) as error:
             if shifts is not None or not runs or isinstance(error, torch.OutOfMemoryError):
                 error.add_note(f"for the image downscaled by base**{n}, {tuple(small[n].shape)}; use a larger image")
                 raise
             failed[n] = str(error)
-    left_out, uneven = levels_outside(watched, cut_out(watched, small[max(runs)])) if runs else ({}, "")
-    table, pairs = _empty(runs, level_numbers(whole), "l", left_out, failed), []
+    left_out, uneven = watch.levels_outside(watched, small[max(runs)]) if runs else ({}, "")
+    pairs = []
     for i, (n, (expected, got, other)) in enumerate(runs.items()):
         for k in sorted({*level_numbers(expected)} & {*level_numbers(got)}):
             outputs = expected.level(k), got.level(k), other.level(k)
-            same_size = outputs[0].shape == outputs[1].shape
-            if not {k, k + n} & left_out.keys():
-                _check_shapes(*outputs[:2], got.axes)
+            shapes = [tuple(x.shape) for x in outputs[:2]]
+            apart = [abs(a - b) > (axis in got.axes) for axis, (a, b) in enumerate(zip(*shapes, strict=False))]
+            if (len(shapes[0]) != len(shapes[1]) or any(apart)) and not {k, k + n} & left_out.keys():
+                raise ValueError(f"levels to compare have shapes {shapes[0]} and {shapes[1]}")
             for axis in got.axes:
                 size = min(x.shape[axis] for x in outputs)
                 outputs = tuple(x.narrow(axis, 0, size) for x in outputs)
-            a, b, c = (columns(x, got.axes) for x in outputs)
             size = tuple(outputs[0].shape[axis] for axis in got.axes)
-            pairs.append(Pair((i, k - whole.first_level), a, b, c, same_size, size))
-    return find(pairs, table, image, whole), uneven, small[min(runs)] if runs else None
+            a, b, c = (columns(x, got.axes) for x in outputs)
+            pairs.append(Pair((i, k - whole.first_level), a, b, c, shapes[0] == shapes[1], size))
+    found = compare(pairs, image, whole, [*runs], "l", left_out=left_out, failed=failed)
+    return found, uneven, small[min(runs)] if runs else None
 
 
-def _alike(x: Tensor, y: Tensor) -> bool:
-    """Whether two runs agree, but for the order of sums on a GPU."""
-    return x.shape == y.shape and torch.allclose(x, y, 1e-3, 1e-3 * float(x.abs().nan_to_num().amax()), equal_nan=True)
-
-
-def _empty(
-    rows: Iterable[int], levels: Iterable[int], what: str, left_out: dict[int, str], failed: dict[int, str]
-) -> EquivarianceTable:
-    rows, levels = tuple(rows), tuple(levels)
-    errors, largest = np.full((2, len(rows), len(levels)), math.nan)
-    return EquivarianceTable(errors, largest, rows, levels, what, left_out, failed)
-
-
-def _check_shapes(expected: Tensor, got: Tensor, axes: tuple[int, ...]) -> None:
-    apart = [abs(m - n) for m, n in zip(expected.shape, got.shape, strict=False)]
-    if expected.ndim != got.ndim or any(d > (a in axes) for a, d in enumerate(apart)):
-        raise ValueError(f"levels to compare have shapes {tuple(expected.shape)} and {tuple(got.shape)}")
-
-
-def _downscaling(
-    watched: Watched,
-    whole: ScaleSpace,
-    downscaling: str | Callable[[Tensor, int], Tensor],
-    arguments: dict[str, Any],
-    dims: int,
+def _shrinking(
+    watched: Watched, whole: ScaleSpace, downscaling: Downscaling, arguments: dict[str, Any], dims: int
 ) -> Callable[[Tensor, int], Tensor]:
+    """The downscaling as a function, with the arguments of the model's lift where none are given."""
     if callable(downscaling):
         return downscaling
     check_choice("downscaling", downscaling, DOWNSCALINGS)
-    names = CAUSAL_ARGUMENTS if whole.causal else LIFT_ARGUMENTS
+    names = watch.CAUSAL_ARGUMENTS if whole.causal else watch.LIFT_ARGUMENTS
     if unknown := sorted(arguments.keys() - {"base", *names}):
         raise TypeError(f"there is no argument {unknown[0]!r}; those of the downscaling are base, {', '.join(names)}")
     lift = next((module for module, _ in watched.lifts if hasattr(module, names[1])), None)
@@ -119,50 +93,73 @@ def _downscaling(
     return lambda image, n: downscale(image, n, method=downscaling, dims=dims, **arguments)
 
 
+def _resize(image: Tensor, factor: float) -> Tensor:
+    """Pillow's antialiased bicubic resize, onto samples at multiples of ``factor``."""
+    pillow = require("PIL.Image", "plot")
+    if image.ndim != 4:
+        raise ValueError(f"Pillow resizes images (B, C, H, W), got shape {tuple(image.shape)}")
+    height, width = (count(n, factor) for n in image.shape[2:])
+    # Pillow's pixels are squares, ours are points in their middle: a square around the first point, as large as a
+    # pixel of the result, starts outside the image.
+    edge = math.ceil(factor) + 1
+    start = edge + 0.5 - factor / 2
+    box = (start, start, start + factor * width, start + factor * height)
+    planes = pad(image.float().cpu(), [(edge, edge)] * 2, "reflect").flatten(0, 1).numpy()
+    small = [pillow.fromarray(x).resize((width, height), pillow.Resampling.BICUBIC, box=box) for x in planes]
+    return torch.as_tensor(np.stack(small)).unflatten(0, image.shape[:2]).to(image)
+
+
 def translated(
     watched: Watched, image: Tensor, translations: Sequence[int] | None, margin: float | None, axis: int
 ) -> Found:
+    """Compare level k of the moved image with level k of the image, read at the moved position."""
     if axis not in range(2 - image.ndim, 0):
         raise ValueError(f"axis is one of the image's last {image.ndim - 2}, counted from -1 down, got {axis}")
     if translations is None:
         space = watched(image)
         base = space.base if isinstance(space.base, float) else 2.0
         translations = sorted({max(round(base**k), 1) for k in range(level_numbers(space)[-1] + 1)})
-    widest = max(translations)
-    width = image.shape[axis] - widest
+    width = image.shape[axis] - max(translations)
     if width < 2:
-        raise ValueError(f"an image {image.shape[axis]} wide cannot be moved by {widest} pixels; use a larger one")
+        raise ValueError(
+            f"an image {image.shape[axis]} wide cannot be moved by {max(translations)} pixels; use a larger one"
+        )
     window = image.narrow(axis, 0, width)
-    still, lifts, other = watched(window), watched.lifts, watched(other_image(window))
+    still, lifts, other = watched(window), watched.lifts, watched(watch.other_image(window))
     _check_positions(still, image)
     stretch = max(float(np.max(np.abs(x.expansion(x.num_levels - 1)))) for x in (still, *(x for _, x in lifts)))
     border = math.ceil(stretch * still.unit[axis])  # pixels between taps, or else they could step over it
-    free = None if margin is not None else _free(watched, window, still, axis, border)
-    pairs, left_out = [], {}
+    index = torch.arange(width, device=image.device).reshape([-1] + [1] * (-1 - axis))
+    inner, place, part = (index >= border) & (index < width - border), still.axes[axis], margin or 0.0
+
+    def free_of_borders(window: Tensor, out: ScaleSpace) -> list[Tensor]:
+        """1 at the samples that stay when the pixels along the borders change, else 0; all 1 if there is a margin."""
+        if margin is not None:
+            return [torch.ones_like(x) for x in out.levels]
+        changed = watched(torch.where(inner, window, watch.other_image(window)))
+        return [watch.same_values(y, x).to(x) for x, y in zip(out.levels, changed.levels, strict=True)]
+
+    free, pairs = free_of_borders(window, still), []
     for i, move in enumerate(translations):
         window = image.narrow(axis, move, width)
         moved = watched(window)
-        free_too = None if free is None else _free(watched, window, moved, axis, border)
+        free_too = free_of_borders(window, moved)
         for j, level in enumerate(still.levels):
-            place, size = still.axes[axis], level.shape[still.axes[axis]]
+            size = level.shape[place]
             offset = move / (still.steps[j] * still.unit[axis])
-            first = math.ceil((margin or 0.0) * size)
-            length = size - math.ceil((margin or 0.0) * size + offset) - first
+            first = math.ceil(part * size)
+            length = size - math.ceil(part * size + offset) - first
             if length <= 0:
                 continue
-            outputs = [sample(level, place, 1.0, offset, size), moved.levels[j], other.levels[j]]
-            a, b, c = (columns(x.narrow(place, first, length), still.axes) for x in outputs)
-            if free is not None and free_too is not None:
-                both = sample(free[j], place, 1.0, offset, size) * free_too[j]
-                inside = columns(both.narrow(place, first, length), still.axes)[:, 0] == 1
-                a, b, c = a[inside], b[inside], c[inside]
-            if len(a):
-                pairs.append(Pair((i, j), a, b, c))
-    numbers = level_numbers(still)
-    if free is not None:
-        compared = {pair.entry[1] for pair in pairs}
-        left_out = {k: "every sample sees a border" for j, k in enumerate(numbers) if j not in compared}
-    return find(pairs, _empty(translations, numbers, "translation", left_out, {}), image, still)
+            both = sample(free[j], place, 1.0, offset, size) * free_too[j]
+            outputs = both, sample(level, place, 1.0, offset, size), moved.levels[j], other.levels[j]
+            both, a, b, c = (columns(x.narrow(place, first, length), still.axes) for x in outputs)
+            if (rows := (both == 1).all(1)).any():
+                pairs.append(Pair((i, j), a[rows], b[rows], c[rows]))
+    compared = {pair.entry[1] for pair in pairs}
+    lost = [k for j, k in enumerate(level_numbers(still)) if j not in compared and margin is None]
+    left_out = dict.fromkeys(lost, "every sample sees a border")
+    return compare(pairs, image, still, translations, "translation", left_out=left_out)
 
 
 def _check_positions(x: ScaleSpace, image: Tensor) -> ScaleSpace:
@@ -174,16 +171,6 @@ def _check_positions(x: ScaleSpace, image: Tensor) -> ScaleSpace:
             "pooled or flattened away"
         )
     return x
-
-
-def _free(watched: Watched, window: Tensor, out: ScaleSpace, axis: int, border: int) -> list[Tensor]:
-    """1 at the samples of each level that see no border, else 0: those that stay when the pixels there change."""
-    index = torch.arange(window.shape[axis], device=window.device)
-    inner = (index >= border) & (index < len(index) - border)
-    changed = watched(torch.where(inner.reshape([-1] + [1] * (-1 - axis)), window, other_image(window)))
-    channels = [a for a in range(1, out.ndim) if a not in out.axes]
-    free = [same_values(y, x).to(x) for x, y in zip(out.levels, changed.levels, strict=True)]
-    return [x.amin(channels, keepdim=True) for x in free] if channels else free
 
 
 def whole_moves(watched: Watched, image: Tensor, moves: Sequence[int] | None, axis: int) -> Sequence[int]:
@@ -202,22 +189,3 @@ def whole_moves(watched: Watched, image: Tensor, moves: Sequence[int] | None, ax
             "use common multiples and a larger image (bases such as the square root of 2 have none)"
         )
     return found if moves else found[:1]
-
-
-def _resize(image: Tensor, factor: float) -> Tensor:
-    """Pillow's antialiased bicubic resize, onto samples at multiples of ``factor``."""
-    pillow = require("PIL.Image", "plot")
-    if image.ndim != 4:
-        raise ValueError(f"Pillow resizes images (B, C, H, W), got shape {tuple(image.shape)}")
-    size = [math.floor((n - 1) / factor + 1e-9) + 1 for n in image.shape[2:]]
-    # Pillow's pixels are squares, ours are points in their middle: a square around the first point, as large as a
-    # pixel of the result, starts outside the image.
-    edge = math.ceil(factor) + 1
-    array = pad(image.float().cpu(), [(edge, edge)] * 2, "reflect").numpy()
-    start = edge + 0.5 - factor / 2
-    box = (start, start, start + factor * size[1], start + factor * size[0])
-    out = np.empty((*image.shape[:2], *size))
-    for index in np.ndindex(*image.shape[:2]):
-        plane = pillow.fromarray(array[index])
-        out[index] = np.asarray(plane.resize((size[1], size[0]), pillow.Resampling.BICUBIC, box=box))
-    return torch.as_tensor(out).to(image)

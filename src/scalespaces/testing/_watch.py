@@ -1,4 +1,7 @@
-"""Running a model while its lifts are watched: which levels see which."""
+"""Running a model while its lifts are watched: which levels of the output see which lifted levels.
+
+A level that sees past the last lifted level, or a level finer than the image, cannot be exact and is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,31 +18,29 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from scalespaces.space import ScaleSpace
 
 
-@runtime_checkable
 class HasScores(Protocol):
-    """A whole network: ``scores(image)`` has the scores of every level, before levels are combined into one answer."""
+    """A whole network, with the scores of every level before they are combined into one answer."""
 
-    def scores(self, image: Tensor, /) -> ScaleSpace:
-        """The scores of every level."""
-        ...
+    def scores(self, image: Tensor, /) -> ScaleSpace: ...
 
 
 Model = Callable[[Tensor], ScaleSpace] | HasScores
 LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")
 CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")
-ROUNDINGS = 16  # of its largest value, by which a channel may differ, whatever the tolerance
+ROUNDINGS = 16  # of its largest value: by so much a channel may differ, whatever the tolerance
+_LIFTS = (("num_levels", *LIFT_ARGUMENTS), ("num_levels", *CAUSAL_ARGUMENTS))  # this room may not import the layers
 
 
 class Watched:
     """A model that runs in evaluation mode while its lifts are watched.
 
-    ``lifts`` has the lifts of the last run and what they gave. A level of theirs can be hidden: it is replaced by NaN,
-    which spreads to all that depends on it. The hooks are on all modules, since a model may be a function.
+    ``lifts`` has the lifts of the last run and their outputs. One level of a lift can be hidden: it is replaced by NaN,
+    which spreads to everything that depends on it. The hooks are on all modules, since a model may be a function.
     """
 
     def __init__(self, model: Any) -> None:
-        scores = getattr(model, "scores", None) if isinstance(model, HasScores) else None
-        self.call: Any = model if scores is None or isinstance(scores, nn.Module) else scores
+        scores = getattr(model, "scores", None)
+        self.call: Any = scores if callable(scores) and not isinstance(scores, nn.Module) else model
         self.lifts: list[tuple[nn.Module, ScaleSpace]] = []
         self.hidden: tuple[int, int] | None = None
         self.training: list[nn.Module] = []
@@ -59,6 +60,7 @@ class Watched:
             module.training = True
 
     def __call__(self, image: Tensor, hidden: tuple[int, int] | None = None) -> ScaleSpace:
+        """Run the model, with one level hidden: (index of the lift, number of the level)."""
         self.lifts, self.hidden = [], hidden
         with warnings.catch_warnings():  # the downscaled image is lifted to as many levels as the image
             warnings.filterwarnings("ignore", ".*that a single sample is left", UserWarning)
@@ -69,7 +71,7 @@ class Watched:
                 "before its levels are pooled, or give it a method scores(image)"
             )
         if any(level.is_complex() for level in out.levels):
-            raise TypeError("levels of real numbers are compared, got complex ones; return torch.view_as_real of them")
+            raise TypeError("levels must be real to be compared, got complex ones; return torch.view_as_real of them")
         return out
 
     def _evaluate(self, module: nn.Module, *_: object) -> None:
@@ -78,7 +80,8 @@ class Watched:
             self.training.append(module)
 
     def _see(self, module: nn.Module, _: object, out: Any) -> Any:
-        if threading.get_ident() != self.thread or not isinstance(out, ScaleSpace) or not is_lift(module):
+        is_lift = any(all(hasattr(module, name) for name in names) for names in _LIFTS)
+        if threading.get_ident() != self.thread or not isinstance(out, ScaleSpace) or not is_lift:
             return None
         if self.hidden is not None and self.hidden[0] == len(self.lifts):
             index = self.hidden[1] - out.first_level
@@ -87,18 +90,15 @@ class Watched:
         return out
 
 
-def is_lift(module: nn.Module) -> bool:
-    """Whether it has what a lift has: this part of the package does not know the layers."""
-    arguments = (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)
-    return hasattr(module, "num_levels") and any(all(hasattr(module, name) for name in names) for names in arguments)
-
-
 def level_numbers(x: ScaleSpace) -> range:
     return range(x.first_level, x.first_level + x.num_levels)
 
 
 def levels_outside(watched: Watched, image: Tensor) -> tuple[dict[int, str], str]:
-    """The levels outside the claim and why; and which levels see others than they ought to, if any do."""
+    """Find the levels that cannot be exact and why, and whether some levels see other levels than the rest do.
+
+    The lifted levels are hidden one by one; an output level that changes sees the hidden one.
+    """
     plain, left_out, uneven = watched(image), {}, ""
     for lift, (_, lifted) in enumerate(watched.lifts):
         seen: dict[int, list[int]] = {k: [] for k in level_numbers(plain)}
@@ -122,18 +122,6 @@ def levels_outside(watched: Watched, image: Tensor) -> tuple[dict[int, str], str
     return left_out, uneven
 
 
-def cut_out(watched: Watched, image: Tensor) -> Tensor:
-    """A small part of the image, which is as good for finding out what depends on what; the network must take it."""
-    for side in (16, 32, 64, 128):
-        part = image[(..., *[slice(side)] * (image.ndim - 2))]
-        try:
-            watched(part)
-        except (ValueError, RuntimeError):
-            continue
-        return part
-    return image
-
-
 def other_image(image: Tensor) -> Tensor:
     """Another image of the same kind: the negative, turned round. Of a constant image it is the same image."""
     axes = tuple(range(2, image.ndim))
@@ -141,7 +129,7 @@ def other_image(image: Tensor) -> Tensor:
 
 
 def same_values(x: Tensor, y: Tensor) -> Tensor:
-    """Where outputs agree, but for rounding: it depends on where in memory tensors happen to lie."""
+    """Where outputs agree up to rounding, which depends on where in memory tensors happen to lie."""
     x, y, precision = x.double(), y.double(), torch.finfo(y.dtype).eps if y.is_floating_point() else 0.0
     close = (x - y).abs() <= ROUNDINGS * precision * y.nan_to_num(0.0, 0.0, 0.0).abs().amax()
     return close | (x == y) | (x.isnan() & y.isnan())
