@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.semigroups._graphs import heat
 from scalespaces.theory import cotangent_laplacian, discrete_gaussian, graph_laplacian
-from scalespaces.theory._graphs import lumped_mass
+from scalespaces.theory._graphs import mesh_laplacian
 
 icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
 NORMALIZATIONS = ("none", "symmetric", "random_walk")
@@ -242,7 +242,7 @@ class TestGraph:
 
     def test_mass_and_refusals_of_its_builders(self):
         vertices, faces = icosphere(1)
-        assert_close(Graph.from_mesh(vertices, faces).mass, torch.tensor(lumped_mass(vertices, faces)))
+        assert_close(Graph.from_mesh(vertices, faces).mass, torch.tensor(mesh_laplacian(vertices, faces)[1]))
         with pytest.raises(ValueError, match="undirected"):
             Graph.from_edges([(0, 1), (1, 0), (1, 2)])
 
