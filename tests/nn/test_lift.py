@@ -73,7 +73,7 @@ def test_a_dict_is_merged_and_a_lift_replaces():
     class Mine(Lift):
         pass
 
-    with pytest.raises(TypeError, match=r"from the arguments of a Lift, not of a Mine"):
+    with pytest.raises(TypeError, match=r"takes a Lift itself, not its subclass Mine"):
         as_lift(Mine(3), own)
 
 

@@ -97,18 +97,10 @@ class AffineContractions(Semigroup[ScaleTranslation]):
         return (torch.as_tensor(anisotropic_gaussian(covariance, truncation=self.truncation)),)
 
     def _blur(self, taps: Tensor, f: Tensor) -> Tensor:
-        ones, radii = (1,) * taps.ndim, [(n // 2, n // 2) for n in taps.shape]
-        weight = taps.to(f).expand(f.shape[1], 1, *taps.shape)
+        ones, radii, channels = (1,) * taps.ndim, [(n // 2, n // 2) for n in taps.shape], f.shape[1]
+        weight, mode = taps.to(f).expand(channels, 1, *taps.shape), self.padding_mode
         with full_precision(f):
-            return correlate(
-                f,
-                weight,
-                stride=ones,
-                padding=radii,
-                dilation=ones,
-                groups=f.shape[1],
-                padding_mode=self.padding_mode,
-            )
+            return correlate(f, weight, stride=ones, padding=radii, dilation=ones, groups=channels, padding_mode=mode)
 
     def _check(self, f: Tensor) -> None:
         if f.ndim - 2 != self._elements[0].z.size:

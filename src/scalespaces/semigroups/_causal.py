@@ -14,7 +14,7 @@ from scalespaces.functional._windows import Window
 from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.space._space import ScaleSpace
 from scalespaces.theory import blur_variance, causal_kernel
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import Array, check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
 from scalespaces.theory._padding import PaddingMode
 
@@ -102,10 +102,14 @@ def causal_lift(
     return apply_causal_lift(signal, taps, num_levels, base, zero_scale, stages, sampling, padding_mode)
 
 
+def step_taps(base: float, zero_scale: float, stages: int) -> Array:
+    """The blur of one step; its last tap reads the newest sample."""
+    return causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()
+
+
 @constant
 def causal_taps(base: float, zero_scale: float, stages: int) -> tuple[Tensor]:
-    """The blur of one step, in float64; its last tap reads the newest sample."""
-    return (torch.as_tensor(causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()),)
+    return (torch.as_tensor(step_taps(base, zero_scale, stages)),)
 
 
 def apply_causal_lift(
@@ -131,15 +135,9 @@ def apply_causal_lift(
         weight = at_least(taps, signal.to(real), causal_taps, base, zero_scale, stages).expand(channels, 1, -1)
         for k in range(check_integer("num_levels", num_levels, 1) - 1):
             apart = c**k if dense else 1
-            level, view = window.lead(levels[-1].to(real), apart, padding_mode)
+            level, _ = window.lead(levels[-1].to(real), apart, padding_mode)
             out = correlate(
-                level,
-                weight,
-                spacing=apart,
-                stride=view.stride,
-                padding=view.padding,
-                dilation=view.dilation,
-                groups=channels,
+                level, weight, spacing=apart, stride=window.stride, padding=[(0, 0)], dilation=(1,), groups=channels
             )
             levels.append(out.to(signal.dtype))
     steps = tuple(1.0 if dense else float(c**k) for k in range(num_levels))

@@ -83,21 +83,8 @@ def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index
 
     .. math:: W_h(g, y) = \psi(h^{-1} g, R_h^{-1} y), \qquad W_h(y) = \psi(R_h^{-1} y) \text{ when lifting}
 
-    The filter of element 0 is :math:`\psi` itself.
-
-    Args:
-        weight: ``(F_out, F_in, |H|, h, w)``, or ``(F_out, F_in, |H|, k, h, w)`` for filters over ``k`` levels;
-            without the ``|H|`` when lifting.
-        group: ``"p4"`` or ``"p4m"``.
-        lifting: whether the filters read plain channels instead of fields.
-        index: :func:`filter_index` as a tensor on the device of the weight; computed when left out.
-
-    Returns:
-        ``(F_out * |H|, F_in * |H|, h, w)``, or ``(.., .., k, h, w)``; ``(F_out * |H|, F_in, ..)`` when lifting.
-
-    Example:
-        >>> expand_filters(torch.rand(2, 3, 8, 5, 5), "p4m").shape
-        torch.Size([16, 24, 5, 5])
+    ``(F_out, F_in, |H|, [k,] h, w)`` becomes ``(F_out * |H|, F_in * |H|, [k,] h, w)``; without the ``|H|`` of the input
+    when lifting. ``index`` is :func:`filter_index` as a tensor on the device of the weight, if it is at hand.
     """
     n, axes = order(group), 2 if lifting else 3
     if weight.ndim - axes not in (2, 3) or not (lifting or weight.shape[2] == n):
@@ -151,7 +138,7 @@ def p4_conv(
         weight: ``(F_out, F_in / groups, |H|, [k,] h, w)``, with or without levels; no ``|H|`` when lifting.
         bias: ``(F_out,)``, one for all elements of a field.
         group: ``"p4"`` or ``"p4m"``.
-        lifting: whether the input has plain channels instead of fields.
+        lifting: for a first layer, whose input has plain channels instead of fields.
         stride: as in :func:`~scalespaces.functional.scale_conv`, like ``padding``, ``dilation``, ``padding_mode`` and
             ``scale_padding``.
         groups: groups of fields.
