@@ -111,7 +111,7 @@ class Graph:
         means = means / np.where(total > 0, total, 1.0)[ends]
         arrays = (ends, weights, means, m, sums if sums.any() else None)
         tensors: Any = [None if array is None else torch.tensor(array, device=device) for array in arrays]
-        return cls(*tensors, spectral_bound(matrix))
+        return cls(*tensors, bound=spectral_bound(matrix))
 
     @property
     def num_nodes(self) -> int:
@@ -379,15 +379,18 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
 
 
 _TENSORS = ("edges", "weights", "means", "mass", "rowsums")
+
+
+def _flatten_with_keys(graph: Graph) -> tuple[list[Any], float]:
+    return [(_pytree.GetAttrKey(name), getattr(graph, name)) for name in _TENSORS], graph.bound
+
+
 _pytree.register_pytree_node(
     Graph,
     lambda graph: ([getattr(graph, name) for name in _TENSORS], graph.bound),
-    lambda tensors, bound: Graph(*tensors, bound),
+    lambda tensors, bound: Graph(*tensors, bound=bound),
     serialized_type_name="scalespaces.Graph",
     to_dumpable_context=float,
     from_dumpable_context=float,
-    flatten_with_keys_fn=lambda graph: (
-        [(_pytree.GetAttrKey(name), getattr(graph, name)) for name in _TENSORS],
-        graph.bound,
-    ),
+    flatten_with_keys_fn=_flatten_with_keys,
 )

@@ -33,7 +33,7 @@ from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode
 
 Group = Literal["p4", "p4m"]
-ORDER: dict[Group, int] = {"p4": 4, "p4m": 8}
+ORDER = {"p4": 4, "p4m": 8}
 GROUP_MODES = ("max", "mean")
 
 Field = TypeVar("Field", Tensor, ScaleSpace)
@@ -172,7 +172,9 @@ def p4_conv(
         padding_mode=padding_mode,
         scale_padding=scale_padding,
     )
-    return out.levels[0] if isinstance(x, Tensor) else out
+    if isinstance(x, Tensor):
+        return out.levels[0]
+    return out
 
 
 def group_pool(x: Field, mode: str = "max", *, group: Group) -> Field:

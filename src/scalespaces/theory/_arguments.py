@@ -29,7 +29,7 @@ def check_integer(name: str, value: object, low: int | None = None) -> int:
 def check_matrix(name: str, value: ArrayLike, kind: str = "a finite square matrix") -> Array:
     """Return ``value`` as a float64 array if it is a finite square matrix."""
     try:
-        matrix = np.asarray(value, dtype=np.float64)
+        matrix: Array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         matrix = np.empty(0)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0 or not np.isfinite(matrix).all():
