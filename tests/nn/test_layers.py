@@ -52,13 +52,8 @@ def space(**settings: Any) -> ScaleSpace:
 
 def assert_same(got: Any, expected: Any) -> None:
     if isinstance(expected, ScaleSpace):
-        assert (got.base, got.steps, got.origins, got.unit, got.first_level) == (
-            expected.base,
-            expected.steps,
-            expected.origins,
-            expected.unit,
-            expected.first_level,
-        )
+        for name in ("base", "steps", "origins", "unit", "first_level"):
+            assert getattr(got, name) == getattr(expected, name), name
         got, expected = got.levels, expected.levels
     assert_close(got, expected, rtol=0, atol=0)
 
@@ -145,14 +140,8 @@ class TestModulesAreFunctions:
     @pytest.mark.parametrize("depth", [1, 2])
     def test_conv(self, layer, shape, depth):
         dims = len(shape)
-        settings: dict[str, Any] = {
-            "stride": 2,
-            "padding": 1,
-            "dilation": 1,
-            "groups": 2,
-            "padding_mode": "reflect",
-            "scale_padding": "replicate",
-        }
+        settings: dict[str, Any] = {"stride": 2, "padding": 1, "dilation": 1, "groups": 2}
+        settings |= {"padding_mode": "reflect", "scale_padding": "replicate"}
         module = layer(4, 6, (depth, *[3] * dims), **settings)
         nn.init.normal_(module.bias)
         x = lift(torch.rand(1, 4, *shape), 2, dims=dims)
@@ -205,11 +194,8 @@ class TestModulesAreFunctions:
     def test_conv_repr_says_what_is_not_default(self):
         assert repr(ScaleConv2d(3, 8, (2, 3, 3))) == "ScaleConv2d(3, 8, kernel_size=(2, 3, 3))"
         layer = ScaleConv2d(4, 8, [1, 3, 3], stride=2, groups=2, bias=False, padding="valid", scale_padding="valid")
-        text = repr(layer)
-        for part in ("kernel_size=(1, 3, 3)", "stride=2", "groups=2", "bias=False", "scale_padding='valid'"):
-            assert part in text
-        assert "padding=valid" in text or "padding='valid'" in text
-        assert "dilation" not in text
+        shown = "stride=2, padding='valid', groups=2, scale_padding='valid', bias=False"
+        assert repr(layer) == f"ScaleConv2d(4, 8, kernel_size=(1, 3, 3), {shown})"
 
 
 LIFTS: dict[str, dict[str, Any]] = {
@@ -303,7 +289,7 @@ class TestLiftState:
     def test_on_an_image_of_another_type(self):
         """The image decides: a float32 layer lifts a float64 image with kernels of float64."""
         f = torch.rand(1, 1, 9, 9, dtype=torch.float64)
-        for settings in ({}, PAPER):
+        for settings in ({}, PAPER, {"base": 1.5}):
             assert_same(Lift(**settings)(f), lift(f, **settings))
 
 
@@ -329,23 +315,10 @@ class TestNetworks:
         torch.manual_seed(7)
         other = network()
         other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-        assert set(one.state_dict()) == {
-            "1.weight",
-            "1.bias",
-            "2.weight",
-            "2.bias",
-            "2.running_mean",
-            "2.running_var",
-            "2.num_batches_tracked",
-            "5.weight",
-            "8.weight",
-            "8.bias",
-        }
-        assert_close(other.eval()(f), one.eval()(f), rtol=0, atol=0)
-
-    def test_state_does_not_change_with_the_mode(self):
-        one = network()
+        norm = {f"2.{name}" for name in nn.BatchNorm2d(4).state_dict()}
+        assert set(one.state_dict()) == norm | {"1.weight", "1.bias", "5.weight", "8.weight", "8.bias"}
         assert list(one.train().state_dict()) == list(one.eval().state_dict())
+        assert_close(other.eval()(f), one.eval()(f), rtol=0, atol=0)
 
     def test_copies_and_types(self):
         f, one = torch.rand(2, 3, 16, 16), network().eval()
@@ -583,9 +556,8 @@ class TestSynchronize:
         assert all(isinstance(layer, ScaleBatchNorm) and layer.sync for layer in (twin[1][0], twin[2]))
         assert twin.state_dict().keys() == model.state_dict().keys()
         for mode in (True, False):
-            torch.testing.assert_close(twin.train(mode)(image), model.train(mode)(image))
-        for key, value in model.state_dict().items():
-            torch.testing.assert_close(twin.state_dict()[key], value)
+            assert_close(twin.train(mode)(image), model.train(mode)(image))
+        assert_close(dict(twin.state_dict()), dict(model.state_dict()))
 
     def test_ours_are_told(self):
         layer = ScaleBatchNorm(4)

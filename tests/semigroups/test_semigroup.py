@@ -248,10 +248,8 @@ def test_lifting_with_a_filter_is_lifting_at_a_point_and_then_correlating(name):
     semigroup, shape, window = INSTANCES[name]
     f, psi = rand(*shape), rand(4, shape[1], *window)
     points = list(np.ndindex(*window))
-    if name.startswith("p4"):
+    if name.startswith(("p4", "scale")):
         support: list[Any] = [(0, x) for x in points]
-    elif name.startswith("scale"):
-        support = [(0, x) for x in points]
     else:
         support = points if name.startswith("trans") else [x for (x,) in points]
     lifted = semigroup_lift(f, semigroup)

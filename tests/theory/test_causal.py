@@ -59,13 +59,11 @@ def test_variances_and_delays_add(s, t, k):
     assert abs(mean - delay(s, k) - delay(t, k)) < 1e-8 * (1 + s + t)
 
 
-@given(st.floats(0.05, 2), st.integers(2, 4), st.integers(1, 4), stages)
-def test_steps_between_levels_add_up_to_the_variance_of_the_level(s0, base, level, k):
-    """A step acts on samples c^j apart, so its variance counts c^2j times and its delay c^j times."""
+@given(st.floats(0.05, 2), st.integers(2, 4), st.integers(1, 4))
+def test_steps_between_levels_add_up_to_the_variance_of_the_level(s0, base, level):
+    """A step acts on samples c^j apart, so its variance counts c^2j times."""
     step = blur_variance(base, s0)
     assert math.isclose(sum(base ** (2 * j) * step for j in range(level)), s0 * (base ** (2 * level) - 1))
-    late = sum(base**j for j in range(level)) * delay(step, k)
-    assert math.isclose(late, delay(step, k) * (base**level - 1) / (base - 1))
 
 
 def test_many_stages_come_closer_to_a_gaussian_and_delay_more():
@@ -81,7 +79,6 @@ def test_many_stages_come_closer_to_a_gaussian_and_delay_more():
 
 def test_no_blur_and_extreme_blurs():
     assert causal_kernel(0.0).tolist() == [1.0]
-    assert delay(0.0, 4) == 0
     assert abs(moments(causal_kernel(1e-9))[1] - 1e-9) < 1e-8
     wide = causal_kernel(2e5, 300)  # its first tap is below the smallest float
     assert np.isfinite(wide).all()
