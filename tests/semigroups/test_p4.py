@@ -14,7 +14,16 @@ from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
 from scalespaces.functional import scale_conv
-from scalespaces.semigroups import group_pool, p4_conv, transform_field, transform_image
+from scalespaces.semigroups import (
+    P4,
+    P4M,
+    Lifted,
+    group_pool,
+    p4_conv,
+    semigroup_correlation,
+    transform_field,
+    transform_image,
+)
 from scalespaces.semigroups._p4 import Group, expand_filters, filter_index, matrices, order, products
 
 GROUPS: list[Group] = ["p4", "p4m"]
@@ -284,3 +293,51 @@ class TestGroupPool:
 
     def test_works_after_space_is_pooled_away(self):
         assert group_pool(torch.rand(2, 16), group="p4m").shape == (2, 2)
+
+
+def turned(x: int, y: int, turns: int, mirrored: bool) -> tuple[int, int]:
+    """A point after quarter turns (x, y) -> (y, -x), and then a mirror of its second coordinate, if any."""
+    for _ in range(turns):
+        x, y = y, -x
+    return x, -y if mirrored else y
+
+
+def naive_lifting(f, psi, n, mirrors):
+    """[psi * f](h, z) = sum_x psi(x) f(R_h x + z) on a circular grid."""
+    out = np.zeros((psi.shape[0], 4 * len(mirrors), n, n))
+    for (m, mirrored), h, z0, z1 in itertools.product(enumerate(mirrors), range(4), range(n), range(n)):
+        for o, i, x, y in np.ndindex(*psi.shape):
+            a, b = turned(x, y, h, mirrored)
+            out[o, 4 * m + h, z0, z1] += psi[o, i, x, y] * f[i, (a + z0) % n, (b + z1) % n]
+    return out
+
+
+def naive_group(f, psi, n, mirrors):
+    """[psi * f](h, z) = sum_{g,y} psi(g, y) f(hg, R_h y + z), the products found by what they do to a point."""
+    kinds = [(turns, mirrored) for mirrored in mirrors for turns in range(4)]
+
+    def product(h, g):
+        probe = turned(*turned(1, 2, *kinds[g]), *kinds[h])
+        return next(i for i, kind in enumerate(kinds) if turned(1, 2, *kind) == probe)
+
+    out = np.zeros((psi.shape[0], len(kinds), n, n))
+    for h, z0, z1 in itertools.product(range(len(kinds)), range(n), range(n)):
+        for o, i, g, y0, y1 in np.ndindex(*psi.shape):
+            a, b = turned(y0, y1, *kinds[h])
+            out[o, h, z0, z1] += psi[o, i, g, y0, y1] * f[i, product(h, g), (a + z0) % n, (b + z1) % n]
+    return out
+
+
+@pytest.mark.parametrize(("group", "mirrors"), [(P4, [False]), (P4M, [False, True])])
+def test_square_symmetries_give_the_group_correlation(group, mirrors):
+    n, size = 4, 4 * len(mirrors)
+    symmetries = group((n, n), padding_mode="circular")
+    f, psi = double(1, 2, n, n), double(3, 2, 2, 3)
+    out = semigroup_correlation(f, psi, symmetries)
+    lifted = naive_lifting(f[0].numpy(), psi.numpy(), n, mirrors)
+    np.testing.assert_allclose(out[0].reshape(lifted.shape), lifted, atol=1e-12)
+    psi = double(2, 3, size, 2, 2)
+    support = [(g, (y, x)) for g in range(size) for y in range(2) for x in range(2)]
+    out = semigroup_correlation(out, psi.flatten(2), Lifted(symmetries, support))
+    expected = naive_group(lifted, psi.numpy(), n, mirrors)
+    np.testing.assert_allclose(out[0].reshape(expected.shape), expected, atol=1e-12)
