@@ -216,5 +216,6 @@ class TestLiftState:
     def test_on_an_image_of_another_type(self):
         """The image decides: a float32 layer lifts a float64 image with kernels of float64."""
         f = torch.rand(1, 1, 9, 9, dtype=torch.float64)
-        for settings in ({}, PAPER, {"base": 1.5}):
+        fractional: dict[str, Any] = {"base": 1.5}
+        for settings in ({}, PAPER, fractional):
             assert_same(Lift(**settings)(f), lift(f, **settings))

@@ -154,7 +154,7 @@ class TestElements:
     def test_dimensions_must_agree(self):
         s, t = ScaleTranslation(0.5, [0]), ScaleTranslation(0.5, [0, 0])
         with pytest.raises(ValueError, match="one dimension, got 1 and 2"):
-            s @ t
+            s.compose(t)
 
 
 def sample(*bumps: Bump, size: int = 97) -> np.ndarray:
