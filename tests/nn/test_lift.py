@@ -1,23 +1,32 @@
 """The lift as a layer: its arguments, in one order, and what it takes."""
 
+import copy
 import inspect
 import json
+import pickle
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
-from scalespaces import downscale, lift, scale_shift
+from scalespaces import downscale, lift
 from scalespaces.functional._lift import most_levels
 from scalespaces.nn import Lift
 from scalespaces.nn._lift import as_lift
 
+QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
+PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
 
-def same(x, y):
-    return all(torch.equal(a, b) for a, b in zip(x.levels, y.levels, strict=True))
+
+def assert_same(got, expected):
+    for name in ("base", "steps", "origins", "unit", "first_level"):
+        assert getattr(got, name) == getattr(expected, name), name
+    assert_close(got.levels, expected.levels, rtol=0, atol=0)
 
 
 def test_function_and_layer_have_one_signature():
@@ -32,18 +41,9 @@ def test_function_and_layer_have_one_signature():
     }
 
 
-@given(st.integers(1, 4), st.sampled_from([2.0, 2**0.5, 1.5]), st.integers(1, 2))
-def test_lift_and_downscale_commute_with_defaults(num_levels, base, n):
-    image = torch.rand(1, 2, 41, 37, dtype=torch.float64)
-    lifted = lift(downscale(image, n, base), num_levels, base)
-    shifted = scale_shift(lift(image, num_levels + n, base), n)
-    for a, b in zip(lifted.levels, shifted.levels, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-
-
 def test_the_papers_lift_is_one_thing():
     image = torch.rand(1, 1, 33, 33)
-    assert same(Lift.paper(3)(image), lift(image, 3, sampling="dense", method="direct"))
+    assert_same(Lift.paper(3)(image), lift(image, 3, sampling="dense", method="direct"))
     assert (
         Lift.paper(3, 3.0, zero_scale=1.0).config
         == Lift(3, 3.0, zero_scale=1.0, sampling="dense", method="direct").config
@@ -56,7 +56,7 @@ def test_the_config_is_json_and_builds_its_like(arguments):
     again = Lift(**json.loads(json.dumps(made.config)))
     image = torch.rand(1, 1, 20, 20)
     assert again.config == made.config
-    assert same(again(image), made(image))
+    assert_same(again(image), made(image))
 
 
 def test_a_dict_is_merged_and_a_lift_replaces():
@@ -73,7 +73,7 @@ def test_a_dict_is_merged_and_a_lift_replaces():
     class Mine(Lift):
         pass
 
-    with pytest.raises(TypeError, match=r"from the arguments of a Lift, not of a Mine"):
+    with pytest.raises(TypeError, match=r"takes a Lift itself, not its subclass Mine"):
         as_lift(Mine(3), own)
 
 
@@ -102,12 +102,6 @@ def test_a_base_matrix_has_a_row_for_each_axis():
             call(base=matrix, sampling="dense", dims=1)
 
 
-@pytest.mark.parametrize("dims", [1, 2, 3])
-def test_signals_images_and_volumes_say_so(dims):
-    image = torch.rand(1, 2, *[9, 8, 7][:dims])
-    assert Lift(2, dims=dims)(image).dims == dims
-
-
 @given(st.lists(st.integers(1, 70), min_size=2, max_size=2), st.sampled_from([2.0, 2**0.5, 3.0, 1.7]))
 def test_room_for_levels_is_two_samples_on_a_pyramid(size, base):
     most = most_levels(tuple(size), base)
@@ -131,12 +125,97 @@ def test_a_level_with_a_single_sample_is_warned_of():
         Lift(1)(torch.rand(1, 3, 1, 1))
 
 
-@pytest.mark.parametrize("base", [2.0, 1.5])
-def test_images_in_float64_are_lifted_in_float64(base):
-    image = torch.rand(1, 1, 40, 40, dtype=torch.float64)
-    assert same(Lift(3, base)(image), lift(image, 3, base))
+LIFTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": PAPER,
+    "three levels": {"num_levels": 3},
+    "fractional": {"base": 1.5, "method": "direct", "zero_scale": 0.5},
+    "oversampled": {"base": 3, "sampling": 2, "method": "direct", "padding_mode": "circular"},
+    "finer": {"first_level": -1, "method": "direct"},
+    "binomial": {**PAPER, "kernel": "binomial", "zero_scale": 0.5, "truncation": 3.0},
+    "quincunx": {"base": QUINCUNX, "sampling": "dense", "padding_mode": "zeros"},
+    "list of lists": {**PAPER, "base": [[2, 0], [0, 2]], "num_levels": 2},
+}
 
 
-def test_device_and_dtype():
-    assert Lift(3, dtype=torch.float64).taps0.dtype == torch.float64
-    assert Lift(3, device="meta").taps0.device.type == "meta"
+@pytest.mark.parametrize("name", LIFTS)
+class TestLift:
+    def test_is_the_function(self, name):
+        f = torch.rand(2, 3, 14, 11)
+        assert_same(Lift(**LIFTS[name])(f), lift(f, **LIFTS[name]))
+
+    def test_double_is_as_precise_as_the_function(self, name):
+        """Kernels are cast from float64, not from the float32 they were before."""
+        f = torch.rand(2, 3, 14, 11, dtype=torch.float64)
+        assert_same(Lift(**LIFTS[name]).double()(f), lift(f, **LIFTS[name]))
+        assert_same(Lift(**LIFTS[name]).half().to(torch.float64)(f), lift(f, **LIFTS[name]))
+
+    def test_downscales_as_it_lifts(self, name):
+        f, settings = torch.rand(1, 1, 14, 11), LIFTS[name]
+        action = {
+            key: value for key, value in settings.items() if key in ("base", "zero_scale", "kernel", "truncation")
+        }
+        action |= {"padding_mode": settings.get("padding_mode", "reflect")}
+        layer = Lift(**settings)
+        for n in (0, 1):
+            for method in ("cascade", "direct"):
+                expected = downscale(f, n, method=method, **action)
+                assert_close(layer.downscale(f, n, method=method), expected)
+
+    def test_keeps_nothing_in_checkpoints(self, name):
+        layer = Lift(**LIFTS[name])
+        assert dict(layer.state_dict()) == {}
+        assert list(layer.parameters()) == []
+        layer.load_state_dict({})
+
+    def test_copies(self, name):
+        f, layer = torch.rand(1, 2, 14, 11), Lift(**LIFTS[name])
+        for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert_same(twin(f), layer(f))
+
+    def test_buffers_follow(self, name):
+        layer = Lift(**LIFTS[name])
+        assert all(buffer.dtype == torch.float64 for buffer in layer.double().buffers())
+        assert all(buffer.device.type == "meta" for buffer in layer.to("meta").buffers())
+        restored = layer.to_empty(device="cpu").float()
+        f = torch.rand(1, 2, 14, 11)
+        assert_same(restored(f), lift(f, **LIFTS[name]))
+
+    def test_repr(self, name):
+        layer = Lift(**LIFTS[name])
+        text = repr(layer)
+        for key, default in Lift().config.items():
+            shown = key in ("num_levels", "base") or layer.config[key] != default
+            assert (f"{key}={layer.config[key]!r}" in text) == shown
+
+
+class TestLiftState:
+    def test_writing_to_a_layers_buffer_changes_no_other_lift(self):
+        """Plans are shared; buffers must not be."""
+        f = torch.rand(1, 1, 9, 9, dtype=torch.float64)
+        before = lift(f, zero_scale=0.31, **PAPER)
+        layer = Lift(zero_scale=0.31, **PAPER).double()
+        for buffer in layer.buffers():
+            buffer.zero_()
+        assert_same(lift(f, zero_scale=0.31, **PAPER), before)
+
+    def test_default_type(self):
+        torch.set_default_dtype(torch.float64)
+        try:
+            layer = Lift()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert all(buffer.dtype == torch.float64 for buffer in layer.buffers())
+
+    def test_arguments_are_checked_at_once(self):
+        cases: list[dict[str, Any]] = [{"base": 1.0}, {"num_levels": 0}, {"kernel": "none"}, {"sampling": 0.5}]
+        for wrong in [*cases, {"zero_scale": np.nan}]:
+            with pytest.raises(ValueError, match=next(iter(wrong))):
+                Lift(**wrong)
+
+    def test_on_an_image_of_another_type(self):
+        """The image decides: a float32 layer lifts a float64 image with kernels of float64."""
+        f = torch.rand(1, 1, 9, 9, dtype=torch.float64)
+        fractional: dict[str, Any] = {"base": 1.5}
+        for settings in ({}, PAPER, fractional):
+            assert_same(Lift(**settings)(f), lift(f, **settings))

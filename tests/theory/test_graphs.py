@@ -13,7 +13,7 @@ from numpy.polynomial import chebyshev
 from numpy.testing import assert_allclose, assert_array_equal
 
 from scalespaces.theory import cotangent_laplacian, graph_laplacian
-from scalespaces.theory._graphs import adjacency, chebyshev_heat, lumped_mass, spectral_bound
+from scalespaces.theory._graphs import adjacency, chebyshev_heat, mesh_laplacian, spectral_bound
 
 icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
 NORMALIZATIONS = ("none", "symmetric", "random_walk")
@@ -123,7 +123,8 @@ class TestCotangentLaplacian:
         rng = np.random.default_rng(dims)
         vertices = rng.standard_normal((9, dims))
         faces = np.array([rng.permutation(8)[:3] for _ in range(10)])  # vertex 8 is in no face
-        laplacian, mass = cotangent_laplacian(vertices, faces).toarray(), lumped_mass(vertices, faces)
+        sparse, mass = mesh_laplacian(vertices, faces)
+        laplacian = sparse.toarray()
         stiffness, expected = finite_elements(vertices, faces)
         assert (stiffness - np.diag(np.diag(stiffness))).max() > 0, "no angle is obtuse"
         assert_allclose(mass, expected, atol=1e-13)
@@ -143,9 +144,9 @@ class TestCotangentLaplacian:
         errors = []
         for subdivisions in (1, 2, 3):
             vertices, faces = icosphere(subdivisions)
-            root = np.sqrt(lumped_mass(vertices, faces))
-            laplacian = cotangent_laplacian(vertices, faces).toarray()
-            found = np.linalg.eigvalsh(root[:, None] * laplacian / root)[:9]
+            laplacian, mass = mesh_laplacian(vertices, faces)
+            root = np.sqrt(mass)
+            found = np.linalg.eigvalsh(root[:, None] * laplacian.toarray() / root)[:9]
             errors.append(np.abs(found - [0, 2, 2, 2, 6, 6, 6, 6, 6]).max())
             assert_allclose(root @ root, 4 * math.pi, rtol=errors[-1] / 6)
         assert errors[-1] < 0.05
@@ -198,8 +199,6 @@ class TestChebyshevHeat:
         [
             ((-1.0, 2.0), "tau"),
             ((math.inf, 2.0), "tau"),
-            ((1.0, math.nan), "bound"),
-            ((1.0, 2.0, 0.0), "tolerance"),
             ((1e10, 2.0), "smaller tau"),
         ],
     )

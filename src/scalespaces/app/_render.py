@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from scalespaces._html import element, encode, image, svg

@@ -1,4 +1,4 @@
-"""Layers: each a thin module around one function of :mod:`scalespaces.functional`."""
+"""Layers: each a thin module around one function of :mod:`scalespaces.functional` or :mod:`scalespaces.semigroups`."""
 
 from scalespaces.nn import init
 from scalespaces.nn._causal import CausalLift

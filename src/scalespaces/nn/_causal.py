@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
+from scalespaces.nn._constants import Constants
+from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, step_taps
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
@@ -16,16 +14,16 @@ from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import check_zero_scale
 
 
-class CausalLift(nn.Module):
-    """Lift signals to scale-spaces that look only back in time; arguments as in
+class CausalLift(Constants):
+    """Lift signals to scale-spaces that use no future samples; arguments as in
     :func:`~scalespaces.semigroups.causal_lift`.
 
-    The layers for signals then are causal as they are: :class:`ScaleConv1d`, the poolings, :class:`ScalePool`. Batch
-    normalization is in evaluation. The kernel is a buffer: it follows ``.to()``, and stays out of checkpoints.
+    On its output :class:`ScaleConv1d`, the poolings and :class:`ScalePool` are causal; batch normalization is causal in
+    eval mode. The kernel is a buffer: it follows ``.to()``, though not to half precision, and stays out of checkpoints.
 
     Args:
         device: of the kernel.
-        dtype: of the kernel; signals in a higher precision are lifted in theirs.
+        dtype: of the kernel; signals of a higher precision are lifted in their own.
 
     Shape:
         - Input: :math:`(B, C, T)`
@@ -59,16 +57,7 @@ class CausalLift(nn.Module):
         self.zero_scale, self.stages = check_zero_scale(zero_scale), check_integer("stages", stages, 1)
         self.sampling = check_choice("sampling", sampling, CAUSAL_SAMPLINGS)
         self.padding_mode: PaddingMode = check_causal_padding(padding_mode)
-        self.register_buffer("taps", self._taps(device, dtype or torch.get_default_dtype()), persistent=False)
-
-    def _taps(self, device: torch.device | str | None, dtype: torch.dtype) -> Tensor:
-        return causal_taps(self.base, self.zero_scale, self.stages)[0].to(device, dtype)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        if not self.taps.is_meta:  # cast from float64, not from what the buffer was before
-            self.taps = self._taps(self.taps.device, self.taps.dtype)
-        return self
+        self.register_constant("taps", step_taps(self.base, self.zero_scale, self.stages), device, dtype)
 
     def forward(self, signal: Tensor) -> ScaleSpace:
         """Lift."""
@@ -83,6 +72,5 @@ class CausalLift(nn.Module):
         return apply_causal_lift(signal, self.taps, num_levels, *kernel, sampling, self.padding_mode)
 
     def extra_repr(self) -> str:
-        """The arguments."""
         names = ("num_levels", "base", "zero_scale", "stages", "sampling", "padding_mode")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)

@@ -13,11 +13,11 @@ _AGAIN: ContextVar[bool] = ContextVar("again", default=False)
 
 
 def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
-    """Run a block and keep nothing but its inputs; the rest is computed again when the gradient needs it.
+    """Run a block and store only its inputs; everything else is computed again for the gradient.
 
-    As ``torch.utils.checkpoint.checkpoint``, but that running statistics of :class:`~scalespaces.nn.ScaleBatchNorm`
-    are not moved a second time: training is the same, with less memory and about a third more time. Compiled by
-    torch.compile it is the block itself, since the compiler chooses what to keep.
+    Like ``torch.utils.checkpoint.checkpoint``, but running statistics of :class:`~scalespaces.nn.ScaleBatchNorm` are
+    not updated a second time. Training gives the same results with less memory, in about a third more time. Under
+    torch.compile it just runs the block, since the compiler chooses what to store.
 
     Example:
         >>> block = scalespaces.nn.ScaleConv2d(3, 8, (2, 3, 3))
@@ -25,7 +25,7 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
         >>> checkpoint(block, x).shape[:2]
         (2, 8)
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # compilers choose by themselves what to keep
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return block(*inputs)
     from torch.utils.checkpoint import checkpoint as run  # imports SymPy in torch 2.6
 
@@ -33,12 +33,12 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def is_computed_again() -> bool:
-    """Whether this is a second run, for the gradient."""
+    """Whether a block is running a second time, for the gradient."""
     return not torch.compiler.is_compiling() and _AGAIN.get()
 
 
 class _Again:
-    """Entered for every gradient that is taken."""
+    """The context of such a second run; it is entered once per gradient."""
 
     def __enter__(self) -> None:
         self.token = _AGAIN.set(True)

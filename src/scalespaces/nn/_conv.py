@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scalespaces.functional import scale_conv
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.nn import init
+from scalespaces.nn._filters import Filters
 from scalespaces.space import ScaleSpace
 from scalespaces.space._numbers import as_plain
 from scalespaces.space._space import check_space
@@ -19,8 +19,18 @@ from scalespaces.theory._arguments import check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
 
 
-class _ScaleConv(nn.Module):
+class ScaleConv(Filters):
+    """The correlation in any number of axes."""
+
     dims: int
+    defaults: ClassVar = {
+        "stride": 1,
+        "padding": "same",
+        "dilation": 1,
+        "groups": 1,
+        "padding_mode": "zeros",
+        "scale_padding": "zeros",
+    }
 
     def __init__(
         self,
@@ -37,27 +47,21 @@ class _ScaleConv(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        size = self._check_size(kernel_size)
-        in_channels, out_channels, groups = (
-            check_integer(name, value, 1)
-            for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups))
-        )
-        if in_channels % groups or out_channels % groups:
+        super().__init__(in_channels, out_channels)
+        self.kernel_size, self.groups = self._check_size(kernel_size), check_integer("groups", groups, 1)
+        if self.in_channels % self.groups or self.out_channels % self.groups:
             raise ValueError(
                 f"channels are divisible by groups, got {in_channels} in, {out_channels} out, {groups} groups"
             )
-        window_of(size[1:], stride, padding, dilation)
-        check_scale_padding(scale_padding, size[0], size[0])
-        self.in_channels, self.out_channels, self.kernel_size, self.groups = in_channels, out_channels, size, groups
+        depth, *size = self.kernel_size
+        window_of(size, stride, padding, dilation)
+        check_scale_padding(scale_padding, depth, depth)
         self.stride, self.padding, self.dilation = as_plain(stride), as_plain(padding), as_plain(dilation)
         self.padding_mode: PaddingMode = check_padding_mode(padding_mode)
         self.scale_padding = scale_padding
         # A filter of one level has the weight of a plain convolution, so that plain weights load into it.
-        shape = size if size[0] > 1 else size[1:]
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels // groups, *shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
+        shape = self.kernel_size if depth > 1 else size
+        self.make_filters((self.out_channels, self.in_channels // self.groups, *shape), bias, device, dtype)
 
     def _check_size(self, kernel_size: Any) -> tuple[int, ...]:
         size = as_plain(kernel_size)
@@ -72,12 +76,6 @@ class _ScaleConv(nn.Module):
             raise ValueError(f"kernel_size is at least 1 along every axis, got {kernel_size}")
         return size
 
-    def reset_parameters(self) -> None:
-        """He's initialization; the paper's is :func:`scalespaces.nn.init.paper_`."""
-        init.he_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def apply(tensor: Tensor) -> Tensor:
             # To torch a weight of five axes is that of a volume, which has no memory_format=torch.channels_last.
@@ -87,6 +85,10 @@ class _ScaleConv(nn.Module):
 
         return super()._apply(apply, recurse)
 
+    def arguments(self) -> dict[str, Any]:
+        """How the filters slide, as keywords of the function."""
+        return {name: getattr(self, name) for name in self.defaults}
+
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Correlate."""
         if (check_space(input).dims or input.ndim - 2) != self.dims:
@@ -94,36 +96,23 @@ class _ScaleConv(nn.Module):
                 f"{type(self).__name__} is for levels of {self.dims} spatial axes, got shapes {input.shapes}; "
                 "use the layer of that number of axes"
             )
-        return scale_conv(input, self.weight, self.bias, **self._arguments())
-
-    def _arguments(self) -> dict[str, Any]:
-        names = ("stride", "padding", "dilation", "groups", "padding_mode", "scale_padding")
-        return {name: getattr(self, name) for name in names}
-
-    def extra_repr(self) -> str:
-        """The arguments that differ from the defaults."""
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        for name, default in (("stride", 1), ("padding", "same"), ("dilation", 1), ("groups", 1)):
-            text += f", {name}={getattr(self, name)}" if getattr(self, name) != default else ""
-        for name, default in (("padding_mode", "zeros"), ("scale_padding", "zeros")):
-            text += f", {name}={getattr(self, name)!r}" if getattr(self, name) != default else ""
-        return text + ("" if self.bias is not None else ", bias=False")
+        return scale_conv(input, self.weight, self.bias, **self.arguments())
 
 
-class ScaleConv1d(_ScaleConv):
+class ScaleConv1d(ScaleConv):
     """Scale-space correlation of signals; see :class:`ScaleConv2d`."""
 
     dims = 1
 
 
-class ScaleConv2d(_ScaleConv):
+class ScaleConv2d(ScaleConv):
     r"""Scale-space correlation, the paper's corr[k,h,w].
 
     .. math:: [\psi \star f]^o_k(z) = \sum_{i,\ell,y} \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(c^k y + z)
 
     Commutes with :func:`~scalespaces.functional.scale_shift` to machine precision, except at levels whose filter
-    reaches past the last one; ``scale_padding`` says what those see. Every sampling runs the same code: the spacing
-    of the taps is read off the input.
+    reaches past the last one, where it reads what ``scale_padding`` puts there. The code is the same for every
+    sampling: the spacing of the taps follows from the input.
 
     Args:
         in_channels: channels of the input.
@@ -149,7 +138,7 @@ class ScaleConv2d(_ScaleConv):
     dims = 2
 
 
-class ScaleConv3d(_ScaleConv):
+class ScaleConv3d(ScaleConv):
     """Scale-space correlation of volumes, ``kernel_size=(k, d, h, w)``; see :class:`ScaleConv2d`."""
 
     dims = 3

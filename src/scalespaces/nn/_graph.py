@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.nn import init
+from scalespaces.nn._filters import Filters
 from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.semigroups._graphs import POOL_AXES, POOL_MODES
 from scalespaces.theory._arguments import check_choice, check_integer, check_real
@@ -37,18 +39,17 @@ class GraphLift(nn.Module):
         return graph_lift(input, self.num_levels, self.tau, graph=graph)
 
     def extra_repr(self) -> str:
-        """The levels."""
         return f"num_levels={self.num_levels}, tau={self.tau}"
 
 
-class GraphConv(nn.Module):
+class GraphConv(Filters):
     r"""Correlation over levels and neighbors; see :func:`scalespaces.semigroups.graph_conv`.
 
     .. math:: [\psi \star f]^o_k = \sum_{i,\ell} \left( \psi^{i,o}_{\ell,0} + \psi^{i,o}_{\ell,1} P \right) f^i_{k+\ell}
 
     Diffusing the input by one ``tau`` shifts the output by one level, to machine precision, except at levels whose
-    filter reaches past the last one. ``nn.ReLU``, ``nn.BatchNorm2d`` (in eval mode) and ``nn.Dropout`` in between
-    leave that true.
+    filter reaches past the last one. This stays true with ``nn.ReLU``, ``nn.BatchNorm2d`` (in eval mode) and
+    ``nn.Dropout`` in between.
 
     Args:
         in_channels: channels of the input.
@@ -67,6 +68,8 @@ class GraphConv(nn.Module):
         torch.Size([2, 8, 3, 3])
     """
 
+    defaults: ClassVar = {"scale_padding": "zeros"}
+
     def __init__(
         self,
         in_channels: int,
@@ -77,38 +80,20 @@ class GraphConv(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels = check_integer("in_channels", in_channels, 1)
-        self.out_channels = check_integer("out_channels", out_channels, 1)
-        self.kernel_size = check_integer("kernel_size", kernel_size, 1)
+        super().__init__(in_channels, out_channels)
+        self.kernel_size, self.scale_padding = check_integer("kernel_size", kernel_size, 1), scale_padding
         check_scale_padding(scale_padding, kernel_size, kernel_size)
-        self.scale_padding = scale_padding
-        shape = (self.out_channels, self.in_channels, self.kernel_size, 2)
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(shape[0], device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """He's initialization."""
-        init.he_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        self.make_filters((self.out_channels, self.in_channels, self.kernel_size, 2), bias, device, dtype)
 
     def forward(self, input: Tensor, graph: Graph) -> Tensor:
         """Correlate."""
         return graph_conv(input, self.weight, self.bias, graph=graph, scale_padding=self.scale_padding)
 
-    def extra_repr(self) -> str:
-        """The arguments that differ from the defaults."""
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        text += f", scale_padding={self.scale_padding!r}" if self.scale_padding != "zeros" else ""
-        return text + ("" if self.bias is not None else ", bias=False")
-
 
 class GraphPool(nn.Module):
     """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`.
 
-    Called with a graph, means over nodes are weighted by its mass (on a mesh, by area).
+    If it is called with a graph, means over nodes are weighted by the graph's mass (on a mesh, by area).
 
     Shape:
         - Input: :math:`(B, C, S, N)`
@@ -128,5 +113,4 @@ class GraphPool(nn.Module):
         return graph_pool(input, self.mode, graph=graph, over=self.over)
 
     def extra_repr(self) -> str:
-        """The mode, and the axes."""
         return f"{self.mode!r}, over={self.over!r}"

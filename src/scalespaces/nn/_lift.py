@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scalespaces.functional import downscale
 from scalespaces.functional._lift import (
@@ -18,27 +18,28 @@ from scalespaces.functional._lift import (
     plan_lift,
     warn_of_single_samples,
 )
+from scalespaces.nn._constants import Constants
 from scalespaces.space import ScaleSpace
 from scalespaces.theory import Kernel
 from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import Base, check_base
 
 PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
-"""What the paper's lift does in another way than ours."""
+"""The arguments of the paper's lift that differ from ours."""
 
 
-class Lift(nn.Module):
+class Lift(Constants):
     """Lift images to scale-spaces; arguments as in :func:`~scalespaces.functional.lift`.
 
-    ``Lift()`` is what we recommend, :meth:`Lift.paper` what the paper does. The kernels are buffers: they follow
-    ``.to()``, if not to half precision, and stay out of checkpoints.
+    ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers: they follow
+    ``.to()``, though not to half precision, and stay out of checkpoints.
 
     Args:
         device: of the kernels.
-        dtype: of the kernels; images in a higher precision are lifted in theirs.
+        dtype: of the kernels; images of a higher precision are lifted in their own.
 
     Shape:
-        - Input: :math:`(B, C, H, W)`, or what ``dims`` says
+        - Input: :math:`(B, C, H, W)`; signals or volumes with ``dims=1`` or ``3``
         - Output: ``num_levels`` levels of :math:`(B, C, H_k, W_k)`
 
     Example:
@@ -75,8 +76,8 @@ class Lift(nn.Module):
         self.sampling, self.method, self.kernel = sampling, method, kernel
         self.padding_mode: PaddingMode = padding_mode
         for index, stage in enumerate(self.plan.stages):
-            taps = None if stage.taps is None else _tensor(stage.taps, dtype or torch.get_default_dtype(), device)
-            self.register_buffer(f"taps{index}", taps, persistent=False)
+            if stage.taps is not None:
+                self.register_constant(f"taps{index}", stage.taps, device, dtype)
 
     @classmethod
     def paper(cls, num_levels: int = 4, base: Base = 2.0, **arguments: Any) -> Self:
@@ -85,23 +86,12 @@ class Lift(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments, with which ``Lift(**lift.config)`` builds its like."""
+        """The arguments: ``Lift(**lift.config)`` builds the same lift again."""
         return {name: getattr(self, name) for name in ARGUMENTS}
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        for index, stage in enumerate(self.plan.stages):  # cast from float64, not from what the buffer was before
-            buffer = self._taps(index)
-            if buffer is not None and not buffer.is_meta:
-                setattr(self, f"taps{index}", _tensor(stage.taps, buffer.dtype, buffer.device))
-        return self
-
-    def _taps(self, index: int) -> Tensor | None:
-        return getattr(self, f"taps{index}")
 
     def forward(self, image: Tensor) -> ScaleSpace:
         """Lift."""
-        taps = [self._taps(index) for index in range(len(self.plan.stages))]
+        taps = [getattr(self, f"taps{index}", None) for index in range(len(self.plan.stages))]
         warn_of_single_samples(check_images(image, self.dims), self.plan)
         return apply_lift(image, self.plan, taps)
 
@@ -111,7 +101,6 @@ class Lift(nn.Module):
         return downscale(image, n, self.base, method=method, **{name: getattr(self, name) for name in names})
 
     def extra_repr(self) -> str:
-        """The arguments that differ from the defaults, and the first ones."""
         shown = self.config
         same = {name for name, default in ARGUMENTS.items() if shown[name] == default} - {"num_levels", "base"}
         return ", ".join(f"{name}={value!r}" for name, value in shown.items() if name not in same)
@@ -122,23 +111,18 @@ ARGUMENTS: dict[str, Any] = {
     for name, parameter in inspect.signature(Lift).parameters.items()
     if name not in ("device", "dtype")
 }
-"""The arguments of a lift and their defaults, in their order."""
+"""The arguments of a lift and their defaults, in order."""
 
 
 def as_lift(value: Lift | Mapping[str, Any] | None, own: Mapping[str, Any]) -> Lift:
-    """The lift that a network was given, or the network's ``own`` with these arguments."""
+    """The lift itself, or one built from the network's ``own`` arguments and these."""
     if type(value) is Lift:
         return value
     if isinstance(value, Lift):
-        raise TypeError(f"a network builds its lift from the arguments of a Lift, not of a {type(value).__name__}")
+        raise TypeError(f"a network takes a Lift itself, not its subclass {type(value).__name__}")
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(f"lift is a Lift or a dict of its arguments, got {type(value).__name__}")
     arguments = {**own, **(value or {})}
     if unknown := sorted(map(str, arguments.keys() - ARGUMENTS.keys())):
         raise TypeError(f"a lift takes no {', '.join(unknown)}; it takes {', '.join(ARGUMENTS)}")
     return Lift(**arguments)
-
-
-def _tensor(taps: Any, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
-    """A kernel as a tensor, not coarser than what lifts compute in."""
-    return torch.tensor(taps, dtype=torch.promote_types(dtype, torch.float32), device=device)

@@ -18,8 +18,8 @@ class ScaleBatchNorm(_NormBase):
     """Batch normalization with one set of statistics per channel for all levels.
 
     Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of
-    samples. Parameters and buffers are those of PyTorch's ``BatchNorm``. In evaluation it commutes with scale; while
-    training, statistics depend on which levels there are.
+    samples. Parameters and buffers are those of PyTorch's ``BatchNorm``. In eval mode it commutes with scale; in
+    training the statistics depend on the levels that are there.
 
     Args:
         num_features: channels.
@@ -48,7 +48,7 @@ class ScaleBatchNorm(_NormBase):
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Normalize."""
-        check_space(input)  # before anything is counted
+        check_space(input)  # before the batch is counted
         momentum, again = self.momentum, is_computed_again()
         if self.training and self.num_batches_tracked is not None and not again:
             self.num_batches_tracked.add_(1)
@@ -68,18 +68,21 @@ class ScaleBatchNorm(_NormBase):
         )
 
     def extra_repr(self) -> str:
-        """As PyTorch's, and ``sync`` if set."""
         return super().extra_repr() + (", sync=True" if self.sync else "")
 
 
-class SyncBatchNorm(ScaleBatchNorm):
-    """PyTorch's batch normalization over all processes, on any device: of tensors, and of scale-spaces."""
+class TensorBatchNorm(ScaleBatchNorm):
+    """Batch normalization that takes tensors as well, as spaces of one level."""
 
     def forward(self, input: Any) -> Any:
-        """Normalize; a tensor counts as one level."""
+        """Normalize."""
         if isinstance(input, Tensor):
             return super().forward(ScaleSpace((input,), 2.0, (1.0,), ((0.0,) * (input.ndim - 2),))).levels[0]
         return super().forward(input)
+
+
+class SyncBatchNorm(TensorBatchNorm):
+    """PyTorch's batch normalization over all processes, on any device."""
 
 
 _PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
@@ -88,8 +91,8 @@ _PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
 def synchronize(model: nn.Module) -> nn.Module:
     """Let batch normalization take its statistics over all processes, on any device.
 
-    The like of ``nn.SyncBatchNorm.convert_sync_batchnorm``, which needs GPUs: sets ``sync`` of our layers, and replaces
-    PyTorch's by ours, with the same parameters and buffers under the same names.
+    ``nn.SyncBatchNorm.convert_sync_batchnorm`` does so on GPUs only. This sets ``sync`` of our layers, and replaces
+    PyTorch's layers by ours, with the same parameters and buffers under the same names.
 
     Args:
         model: changed in place, unless it is itself a layer of PyTorch's.
@@ -119,7 +122,7 @@ def synchronize(model: nn.Module) -> nn.Module:
 
 
 class ScaleDropout(nn.Module):
-    """Drop whole levels of each sample while training, so that no scale is relied on alone."""
+    """Drop whole levels of each sample in training, so that the network does not rely on a single scale."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
@@ -132,5 +135,4 @@ class ScaleDropout(nn.Module):
         return scale_dropout(input, self.p, self.training)
 
     def extra_repr(self) -> str:
-        """The probability."""
         return f"p={self.p}"

@@ -1,27 +1,26 @@
-"""Layers on the symmetries of the square, alone or together with scale; :mod:`.functional._p4` has the conventions."""
+"""Layers on the symmetries of the square, alone or together with scale; conventions are those of the functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from scalespaces.nn._conv import _ScaleConv
-from scalespaces.nn._norm import ScaleBatchNorm
+from scalespaces.nn._constants import Constants
+from scalespaces.nn._conv import ScaleConv
+from scalespaces.nn._norm import TensorBatchNorm
 from scalespaces.semigroups import group_pool, p4_conv
 from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, order
-from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode
 
 
-class _P4Conv(_ScaleConv):
-    """A correlation whose filters are turned."""
+class P4Conv2d(Constants, ScaleConv):
+    """Correlation on the four quarter turns and translations, of tensors and of levels; see :class:`P4MConv2d`."""
 
     dims = 2
-    group: Group
+    group: Group = "p4"
     index: Tensor
 
     def __init__(
@@ -44,66 +43,31 @@ class _P4Conv(_ScaleConv):
             if check_integer(name, fields, 1) % check_integer("groups", groups, 1):
                 raise ValueError(f"{name}, a number of fields, is divisible by groups, got {fields} and {groups}")
         elements = 1 if lifting else order(self.group)
-        super().__init__(
-            in_channels * elements,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            scale_padding,
-            device,
-            dtype,
-        )
+        others = (stride, padding, dilation, groups, bias, padding_mode, scale_padding, device, dtype)
+        super().__init__(in_channels * elements, out_channels, kernel_size, *others)
         check_square(self.kernel_size[1:])
         self.in_channels, self.lifting = self.in_channels // elements, lifting  # fields
         if not lifting:
             self.weight = nn.Parameter(self.weight.detach().unflatten(1, (-1, elements)))
-        self.register_buffer("index", self._make_index(device), persistent=False)
-
-    def _make_index(self, device: torch.device | str | None) -> Tensor:
-        depth, size = self.kernel_size[0], self.kernel_size[-1]
-        return torch.tensor(filter_index(self.group, size, depth, lifting=self.lifting), device=device)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        if not self.index.is_meta:  # nor is it what to_empty() leaves
-            self.index = self._make_index(self.index.device)
-        return self
+        depth, size, _ = self.kernel_size
+        self.register_constant("index", filter_index(self.group, size, depth, lifting=lifting), device)
 
     def forward(self, input: Field) -> Field:
         """Correlate."""
-        return p4_conv(
-            input,
-            self.weight,
-            self.bias,
-            group=self.group,
-            lifting=self.lifting,
-            index=self.index,
-            **self._arguments(),
-        )
+        own = {"group": self.group, "lifting": self.lifting, "index": self.index}
+        return p4_conv(input, self.weight, self.bias, **own, **self.arguments())
 
     def extra_repr(self) -> str:
-        """The arguments that differ from the defaults."""
         return super().extra_repr() + (", lifting=True" if self.lifting else "")
 
 
-class P4Conv2d(_P4Conv):
-    """Correlation on the four quarter turns and translations, of tensors and of levels; see :class:`P4MConv2d`."""
-
-    group = "p4"
-
-
-class P4MConv2d(_P4Conv):
+class P4MConv2d(P4Conv2d):
     r"""Correlation on the eight symmetries of the square and translations, of tensors and of levels.
 
     .. math:: [\psi \star f]^o_k(h, z) = \sum_{i, \ell, g, y} \psi^{i,o}_\ell(g, y)\, f^i_{k+\ell}(hg, c^k R_h y + z)
 
     A tensor is one level, k = 0, for filters of one level. A field has a channel for each of the 8 elements, in the
-    order of :mod:`scalespaces.functional._p4`.
+    order of :func:`~scalespaces.semigroups.p4_conv`.
 
     The layer commutes with :func:`~scalespaces.semigroups.transform_field` to machine precision, on images of any size,
     when stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
@@ -145,28 +109,18 @@ class P4MConv2d(_P4Conv):
     group = "p4m"
 
 
-class _P4BatchNorm(ScaleBatchNorm):
-    group: Group
+class P4BatchNorm(TensorBatchNorm):
+    """Batch normalization of fields of 4 elements; see :class:`P4MBatchNorm`."""
+
+    group: Group = "p4"
 
     @property
     def elements(self) -> int:
         """The number of channels of a field."""
         return order(self.group)
 
-    def forward(self, input: Field) -> Field:
-        """Normalize."""
-        if isinstance(input, Tensor):
-            return super().forward(ScaleSpace((input,))).levels[0]
-        return super().forward(input)
 
-
-class P4BatchNorm(_P4BatchNorm):
-    """Batch normalization of fields of 4 elements; see :class:`P4MBatchNorm`."""
-
-    group = "p4"
-
-
-class P4MBatchNorm(_P4BatchNorm):
+class P4MBatchNorm(P4BatchNorm):
     """Batch normalization with one set of statistics per field, over batch, the 8 elements, levels and space.
 
     Arguments are those of :class:`ScaleBatchNorm`, ``num_features`` the number of fields. It commutes with the
@@ -183,8 +137,10 @@ class P4MBatchNorm(_P4BatchNorm):
     group = "p4m"
 
 
-class _P4Pool(nn.Module):
-    group: Group
+class P4Pool(nn.Module):
+    """Maximum or mean over the 4 elements of each field; see :class:`P4MPool`."""
+
+    group: Group = "p4"
 
     def __init__(self, mode: str = "max") -> None:
         super().__init__()
@@ -195,17 +151,10 @@ class _P4Pool(nn.Module):
         return group_pool(input, self.mode, group=self.group)
 
     def extra_repr(self) -> str:
-        """The mode."""
         return f"mode={self.mode!r}"
 
 
-class P4Pool(_P4Pool):
-    """Maximum or mean over the 4 elements of each field; see :class:`P4MPool`."""
-
-    group = "p4"
-
-
-class P4MPool(_P4Pool):
+class P4MPool(P4Pool):
     """Maximum or mean over the 8 elements of each field: plain channels, which turn as an image does.
 
     Args:

@@ -26,7 +26,6 @@ class _WindowPool(nn.Module):
         self.window = check_choice("window", window, WINDOWS)
 
     def extra_repr(self) -> str:
-        """The window."""
         stride = self.kernel_size if self.stride is None else self.stride
         return f"kernel_size={self.kernel_size}, stride={stride}, padding={self.padding}, window={self.window!r}"
 
@@ -34,7 +33,7 @@ class _WindowPool(nn.Module):
 class ScaleAvgPool(_WindowPool):
     """Average over windows of space, in any number of axes; see :func:`scalespaces.functional.avg_pool`.
 
-    ``window="dilated"`` (taps spread as those of a filter) commutes with scale, ``"plain"`` is the paper's.
+    ``window="dilated"`` (taps as far apart as those of a filter) commutes with scale; ``"plain"`` is the paper's.
     """
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
@@ -65,7 +64,6 @@ class ScaleBlurPool(nn.Module):
         return blur_pool(input, self.kernel_size, self.stride, window=self.window)
 
     def extra_repr(self) -> str:
-        """The window."""
         return f"kernel_size={self.kernel_size}, stride={self.stride}, window={self.window!r}"
 
 
@@ -81,7 +79,6 @@ class GlobalPool(nn.Module):
         return global_pool(input, self.mode)
 
     def extra_repr(self) -> str:
-        """The mode."""
         return repr(self.mode)
 
 
@@ -90,7 +87,7 @@ class ScalePool(nn.Module):
 
     Args:
         mode: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
-        return_scale: return a pair, the second of which says which level answered: a scale map.
+        return_scale: also return a scale map: the number of the level with the largest value.
 
     Shape:
         - Input: levels of :math:`(B, C, *_k)`
@@ -106,12 +103,13 @@ class ScalePool(nn.Module):
         return scale_pool(input, self.mode, return_scale=self.return_scale)
 
     def extra_repr(self) -> str:
-        """The mode."""
         return repr(self.mode) + (", return_scale=True" if self.return_scale else "")
 
 
 class Resample(nn.Module):
-    """Bring all levels to one grid, of level 0 or of ``size`` pixels: :func:`~scalespaces.functional.resample`."""
+    """Bring all levels to one grid, that of level 0 or one of ``size`` pixels; see
+    :func:`~scalespaces.functional.resample`.
+    """
 
     def __init__(self, size: int | Sequence[int] | None = None) -> None:
         super().__init__()
@@ -122,12 +120,11 @@ class Resample(nn.Module):
         return resample(input, self.size)
 
     def extra_repr(self) -> str:
-        """The size, if any."""
         return "" if self.size is None else f"size={self.size}"
 
 
 class FeaturePyramid(nn.Module):
-    """The levels as a dictionary, for heads on pyramids: :func:`~scalespaces.functional.feature_pyramid`."""
+    """The levels as a dictionary, for detection heads; see :func:`~scalespaces.functional.feature_pyramid`."""
 
     def forward(self, input: ScaleSpace) -> dict[str, Tensor]:
         """Take apart."""

@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from scalespaces.nn import init
+from scalespaces.nn._filters import Filters
 from scalespaces.semigroups import Semigroup, semigroup_correlation
 from scalespaces.space._numbers import as_plain
 from scalespaces.theory._arguments import check_integer
 
 
-class SemigroupConv(nn.Module):
+class SemigroupConv(Filters):
     r"""Correlation with learned filters over any semigroup, :math:`[\psi \star f](s) = \sum_x \psi(x) L_s[f](x)`.
 
-    Equivariant for every :class:`~scalespaces.semigroups.Semigroup`, also one of your own. Its output is a function on
-    the semigroup: a next layer takes :class:`~scalespaces.semigroups.Lifted`, and pointwise layers go in between.
+    Equivariant for every :class:`~scalespaces.semigroups.Semigroup`, also one of your own. The output is a function on
+    the semigroup, so the next layer takes :class:`~scalespaces.semigroups.Lifted`, with pointwise layers in between.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         semigroup: how elements compose and act.
-        kernel_size: the window of the filters, an integer for each axis of the signal. It lies where
-            :meth:`~scalespaces.semigroups.Semigroup.window` puts it, on the first points unless the semigroup says
-            otherwise: one whose elements do not move the signal needs a window as large as the signal to see all of it.
+        kernel_size: the window of the filters, an integer for each axis of the signal. It covers the first points of
+            the signal, unless :meth:`~scalespaces.semigroups.Semigroup.window` is overridden. If elements do not move
+            the signal, the filters see all of it only through a window as large as the signal.
         bias: one number per output channel.
 
     Shape:
@@ -52,26 +52,14 @@ class SemigroupConv(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(in_channels, out_channels)
         size = as_plain(kernel_size)
         if isinstance(size, int) or not size:
             raise ValueError(f"kernel_size has an integer for each axis of the signal, got {kernel_size}")
         if not isinstance(semigroup, Semigroup):
             raise TypeError(f"semigroup must be a Semigroup, got {type(semigroup).__name__}; derive yours from it")
-        self.in_channels = check_integer("in_channels", in_channels, 1)
-        self.out_channels = check_integer("out_channels", out_channels, 1)
-        self.kernel_size = tuple(check_integer("kernel_size", n, 1) for n in size)
-        self.semigroup = semigroup
-        shape = (self.out_channels, self.in_channels, *self.kernel_size)
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(shape[0], device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """He's initialization."""
-        init.he_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        self.kernel_size, self.semigroup = tuple(check_integer("kernel_size", n, 1) for n in size), semigroup
+        self.make_filters((self.out_channels, self.in_channels, *self.kernel_size), bias, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Correlate."""
@@ -79,6 +67,5 @@ class SemigroupConv(nn.Module):
         return out if self.bias is None else out + self.bias[:, None].to(out.dtype)
 
     def extra_repr(self) -> str:
-        """Channels, semigroup and window."""
         name = type(self.semigroup).__name__
         return f"{self.in_channels}, {self.out_channels}, {name}, kernel_size={self.kernel_size}"

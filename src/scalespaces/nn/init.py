@@ -16,14 +16,14 @@ def he_(weight: Tensor) -> Tensor:
 def paper_(weight: Tensor, dims: int, groups: int = 1, std: float = 1e-2) -> Tensor:
     r"""The paper's initialization: center tap one for paired channels, noise elsewhere.
 
-    The one stands at the filter's first level, so a layer starts as the identity plus noise. Where the numbers of
-    channels differ, output :math:`o` of :math:`O` is paired with the inputs :math:`i` of :math:`I` for which
-    :math:`\lfloor o I / O \rfloor = i` or :math:`\lfloor i O / I \rfloor = o`, and the one is shared out among them:
-    channels are repeated or averaged, and a constant stays what it is.
+    The ones are at the filter's first level, so a layer starts as the identity plus noise. If the numbers of channels
+    differ, output :math:`o` of :math:`O` is paired with the inputs :math:`i` of :math:`I` for which
+    :math:`\lfloor o I / O \rfloor = i` or :math:`\lfloor i O / I \rfloor = o`, and the one is divided among them:
+    channels are repeated or averaged, and constants are preserved.
 
     Args:
         weight: ``(C_out, C_in / groups, k, *kernel)``, or without the ``k``.
-        dims: number of spatial axes, which tells the two apart.
+        dims: number of spatial axes, which distinguishes the two.
         groups: channels are paired within each group.
         std: standard deviation of the noise.
 

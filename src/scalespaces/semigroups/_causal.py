@@ -1,8 +1,8 @@
-"""The causal lift: from a signal up to now to its scale-space."""
+"""Time: shifts into the past, and the lift of a signal that uses no sample of its future."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,15 +10,56 @@ from torch import Tensor
 from scalespaces._torch import constant, full_precision
 from scalespaces.functional._constants import at_least
 from scalespaces.functional._correlate import correlate
-from scalespaces.functional._sampling import lead
+from scalespaces.functional._sampling import lead, pad
+from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.space._space import ScaleSpace
 from scalespaces.space._window import window_of
 from scalespaces.theory import blur_variance, causal_kernel
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import Array, check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
 from scalespaces.theory._padding import PaddingMode
 
 CAUSAL_SAMPLINGS = ("pyramid", "dense")
+
+
+class CausalShifts(Semigroup[int]):
+    r"""Shifts of a time series into the past, :math:`L_s[f](t) = f(t - s)` with :math:`s \ge 0`.
+
+    The record ``(B, C, T)`` ends now: samples delayed beyond its end are lost, and zeros enter at its beginning. A
+    filter lives on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one.
+
+    Args:
+        num_shifts: the shifts are 0 to ``num_shifts - 1``.
+    """
+
+    def __init__(self, num_shifts: int) -> None:
+        self.num_shifts = check_integer("num_shifts", num_shifts, 1)
+
+    def compose(self, s: int, t: int) -> int:
+        """The sum."""
+        return s + t
+
+    def act(self, s: int, f: Tensor) -> Tensor:
+        """The record as it was s samples ago."""
+        self._check(f)
+        return pad(f, [(check_integer("a causal shift", s, 0), -s)])
+
+    def elements(self) -> Sequence[int]:
+        return range(self.num_shifts)
+
+    def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
+        """The newest samples, newest first."""
+        self._check(f)
+        return super().window(f.flip(-1), shape)
+
+    def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
+        self._check(f)
+        past = pad(f.flip(-1), [(0, self.num_shifts + shape[0] - 1 - f.shape[-1])])
+        return past.unfold(-1, shape[0], 1)
+
+    def _check(self, f: Tensor) -> None:
+        if f.ndim != 3:
+            raise ValueError(f"a record is (B, C, T), got shape {tuple(f.shape)}")
 
 
 def causal_lift(
@@ -31,25 +72,25 @@ def causal_lift(
     sampling: str = "pyramid",
     padding_mode: PaddingMode = "zeros",
 ) -> ScaleSpace:
-    r"""Lift a signal to a scale-space that looks only back in time.
+    r"""Lift a signal to a scale-space that uses no future samples.
 
     .. math:: f_{k+1} = D f_k, \qquad [D f](t) = \sum_{n \ge 0} h(n)\, f(c t - n), \qquad t = 0, -1, -2, \ldots
 
-    Now is :math:`t = 0`, the newest sample. :math:`h` is a causal blur of variance :math:`s_0 (c^2 - 1)`, see
-    :func:`~scalespaces.theory.causal_kernel`. Layers read off the result that it is causal: they look back too, and no
-    output depends on samples newer than itself. Equivariance is exact for the records' downscaling by
-    :func:`causal_downscale`: on a pyramid at every length and with either padding; in dense sampling with zeros, and
-    with replicate for downscalings by :math:`c^n` at lengths of 1 modulo :math:`c^n`.
+    The newest sample is at :math:`t = 0`. :math:`h` is a causal blur of variance :math:`s_0 (c^2 - 1)`, see
+    :func:`~scalespaces.theory.causal_kernel`. The result is marked as causal, so that the layers on it are causal too:
+    no output depends on samples newer than itself. Equivariance to :func:`causal_downscale` is exact: on a pyramid at
+    every length and with either padding; in dense sampling with zeros, and with replicate for downscalings by
+    :math:`c^n` of lengths that are 1 modulo :math:`c^n`.
 
     Args:
         signal: ``(B, C, time)``, of any length.
-        num_levels: how many levels.
+        num_levels: number of levels.
         base: :math:`c`, an integer of at least 2.
-        zero_scale: :math:`s_0`, the variance of the blur the signal comes with.
-        stages: of the blur; more of them come closer to a Gaussian, and delay more.
+        zero_scale: :math:`s_0`, the variance of the blur that the signal already has.
+        stages: of the blur; more stages come closer to a Gaussian, and delay more.
         sampling: ``"pyramid"`` keeps every :math:`c^k`-th sample at level :math:`k`, counted back from the newest;
-            ``"dense"`` keeps all, so that what comes out for a moment stays as it is when the record grows.
-        padding_mode: what came before the record: ``"zeros"``, or its first sample with ``"replicate"``.
+            ``"dense"`` keeps all, so that the output for a moment does not change as the record grows.
+        padding_mode: what lies before the record: ``"zeros"``, or its first sample with ``"replicate"``.
 
     Example:
         >>> causal_lift(torch.rand(1, 3, 40), num_levels=3)
@@ -62,10 +103,14 @@ def causal_lift(
     return apply_causal_lift(signal, taps, num_levels, base, zero_scale, stages, sampling, padding_mode)
 
 
+def step_taps(base: float, zero_scale: float, stages: int) -> Array:
+    """The blur of one step; its last tap reads the newest sample."""
+    return causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()
+
+
 @constant
 def causal_taps(base: float, zero_scale: float, stages: int) -> tuple[Tensor]:
-    """The blur of one step, in float64; its last tap meets the present."""
-    return (torch.as_tensor(causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()),)
+    return (torch.as_tensor(step_taps(base, zero_scale, stages)),)
 
 
 def apply_causal_lift(
@@ -78,10 +123,10 @@ def apply_causal_lift(
     sampling: str,
     padding_mode: PaddingMode,
 ) -> ScaleSpace:
-    """Lift by a blur that is at hand as a tensor."""
+    """The lift with the taps of its blur given as a tensor."""
     if not isinstance(signal, Tensor) or signal.ndim != 3 or not signal.is_floating_point() or 0 in signal.shape[2:]:
-        came = f"{signal.dtype} of shape {tuple(signal.shape)}" if isinstance(signal, Tensor) else type(signal).__name__
-        raise ValueError(f"a signal is a floating-point tensor (B, C, time) of at least one sample, got {came}")
+        got = f"{signal.dtype} of shape {tuple(signal.shape)}" if isinstance(signal, Tensor) else type(signal).__name__
+        raise ValueError(f"a signal is a floating-point tensor (B, C, time) of at least one sample, got {got}")
     dense = check_choice("sampling", sampling, CAUSAL_SAMPLINGS) == "dense"
     check_causal_padding(padding_mode)
     c, channels = int(check_causal_base(base)), signal.shape[1]
@@ -109,12 +154,11 @@ def causal_downscale(
 ) -> Tensor:
     r"""Downscale a signal by :math:`c^n` without looking ahead: :math:`D^n`, with arguments as in :func:`causal_lift`.
 
-    The newest sample stays.
+    The newest sample keeps its place.
 
     Example:
         >>> causal_downscale(torch.rand(1, 3, 66), 2).shape
         torch.Size([1, 3, 17])
     """
-    n = check_integer("n", n, 0)
-    settings: Any = {"zero_scale": zero_scale, "stages": stages, "padding_mode": padding_mode}
-    return causal_lift(signal, n + 1, base, **settings).levels[n]
+    (taps,), number = causal_taps(base, zero_scale, stages), check_integer("n", n, 0) + 1
+    return apply_causal_lift(signal, taps, number, base, zero_scale, stages, "pyramid", padding_mode).levels[n]

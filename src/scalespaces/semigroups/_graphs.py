@@ -1,14 +1,14 @@
 r"""Scale-spaces on graphs and meshes, with heat diffusion as the semigroup.
 
-Level :math:`k` of a signal on the nodes is :math:`e^{-k \tau L} f`, and levels compose by adding :math:`k`. A lifted
-signal is a plain tensor ``(B, C, S, N)`` of S levels at N nodes, so ``nn.ReLU``, ``nn.BatchNorm2d`` and ``nn.Dropout``
-work on it unchanged: batch norm with one set of statistics per channel over batch, levels and nodes.
+Level :math:`k` of a signal on the nodes is :math:`e^{-k \tau L} f`. A lifted signal is a plain tensor ``(B, C, S, N)``
+of S levels at N nodes, so ``nn.ReLU``, ``nn.BatchNorm2d`` and ``nn.Dropout`` work on it unchanged. Batch norm then has
+one set of statistics per channel, over batch, levels and nodes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -21,12 +21,11 @@ from torch.nn import functional as F
 from scalespaces._torch import constant, register_pytree
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.functional._sampling import take
-from scalespaces.theory import cotangent_laplacian, graph_laplacian
 from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.theory._graphs import adjacency, chebyshev_heat, lumped_mass, spectral_bound
+from scalespaces.theory._graphs import chebyshev_heat, edges_laplacian, mesh_laplacian, spectral_bound
 
 POOL_MODES = ("mean", "max")
-POOL_AXES = ("both", "levels", "nodes")
+POOL_AXES = {"both": (2, 3), "levels": 2, "nodes": 3}
 _FIRST = 64.0  # the largest tau * bound of the first polynomial
 
 
@@ -36,9 +35,9 @@ class Graph:
 
     .. math:: (L f)_i = r_i f_i + \sum_j w_{ij} (f_i - f_j), \qquad (P f)_i = f_i - \sum_j p_{ij} (f_i - f_j)
 
-    Written in differences, both leave constants alone to the last bit (where :math:`r = 0`), in any precision. They
-    follow the dtype of the signal. Pass a graph along with the signal: it is no module, and modules hold none.
-    A batch of graphs is their disjoint union.
+    Because of the differences, constants stay exact to the last bit (where :math:`r = 0`), in any precision. Results
+    have the dtype of the signal. Pass a graph to a layer together with the signal: it is not a module, and modules do
+    not store it. A batch of graphs is their disjoint union.
 
     Attributes:
         edges: ``(2, E)``, nodes i and j of each edge, once.
@@ -73,31 +72,26 @@ class Graph:
     ) -> Self:
         """An undirected graph; arguments as in :func:`scalespaces.theory.graph_laplacian`.
 
-        Edges are pairs, ``(E, 2)``: an ``edge_index`` of shape ``(2, E)`` goes in as ``edge_index.T``.
+        Edges are pairs, ``(E, 2)``; for an ``edge_index`` of shape ``(2, E)`` pass ``edge_index.T``.
         """
-        laplacian = graph_laplacian(edges, weights, num_nodes, normalization)
-        mass = None
-        if normalization == "random_walk":
-            degree = np.asarray(adjacency(edges, weights, num_nodes).sum(axis=1))
-            mass = np.where(degree > 0, degree, 1.0)
-        return cls.from_laplacian(laplacian, mass)
+        return cls.from_laplacian(*edges_laplacian(edges, weights, num_nodes, normalization))
 
     @classmethod
     def from_mesh(cls, vertices: ArrayLike, faces: ArrayLike) -> Self:
         """A triangle mesh, with :func:`scalespaces.theory.cotangent_laplacian`; the mass is the area."""
-        return cls.from_laplacian(cotangent_laplacian(vertices, faces), lumped_mass(vertices, faces))
+        return cls.from_laplacian(*mesh_laplacian(vertices, faces))
 
     @classmethod
     def from_laplacian(cls, laplacian: Any, mass: ArrayLike | None = None) -> Self:
         """Any positive semidefinite matrix that is symmetric under a mass.
 
-        Whether it is semidefinite is checked on pairs of nodes only: a matrix that passes may still have negative
-        eigenvalues, and then heat is wrong.
+        Only pairs of nodes are checked for this: a matrix that passes may still have negative eigenvalues, and then
+        the diffusion is wrong.
 
         Args:
             laplacian: ``(N, N)``, of SciPy (sparse), torch (sparse or dense) or NumPy.
-            mass: ``(N,)`` numbers >= 0 with ``mass[i] * L[i, j] == mass[j] * L[j, i]``; ones when left out. A random
-                walk has its degrees, a mesh its areas.
+            mass: ``(N,)`` numbers >= 0 with ``mass[i] * L[i, j] == mass[j] * L[j, i]``; ones when left out. For a
+                random walk these are the degrees, for a mesh the areas.
         """
         matrix, eps, device = _as_scipy(laplacian)
         n = matrix.shape[0]
@@ -114,10 +108,9 @@ class Graph:
         total = np.zeros(n)
         np.add.at(total, ends, means)
         means = means / np.where(total > 0, total, 1.0)[ends]
-        arrays = {"edges": ends, "weights": weights, "means": means, "mass": m}
-        tensors: dict[str, Any] = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
-        rowsums = torch.tensor(sums, device=device) if sums.any() else None
-        return cls(**tensors, rowsums=rowsums, bound=spectral_bound(matrix))
+        arrays = (ends, weights, means, m, sums if sums.any() else None)
+        tensors: Any = [None if array is None else torch.tensor(array, device=device) for array in arrays]
+        return cls(*tensors, bound=spectral_bound(matrix))
 
     @property
     def num_nodes(self) -> int:
@@ -125,13 +118,11 @@ class Graph:
         return self.mass.shape[0]
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """On another device, or of another dtype: float64 (as built), or float32 where a device has no other."""
+        """On another device, or with another dtype: float64 (as built), or float32 for devices without float64."""
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"a graph is of dtype float32 or float64, got {dtype}; signals may be of any")
-        moved = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-        return replace(
-            self, **{name: t.to(device, dtype if t.is_floating_point() else None) for name, t in moved.items()}
-        )
+        tensors = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+        return replace(self, **{k: t.to(device, dtype if t.is_floating_point() else None) for k, t in tensors.items()})
 
     def laplace(self, f: Tensor) -> Tensor:
         """L f, for ``(..., N)``."""
@@ -147,7 +138,7 @@ class Graph:
         return out if self.rowsums is None else out + self.rowsums.to(x.dtype).unsqueeze(1) * x
 
     def _differences(self, x: Tensor, weights: Tensor) -> Tensor:
-        r"""Add up :math:`w_{ij} (x_i - x_j)` at every node i, for ``(N, M)``."""
+        r"""The sums of :math:`w_{ij} (x_i - x_j)` at every node i, for ``(N, M)``."""
         i, j = self.edges
         there, back = weights.to(x.dtype).unsqueeze(2)
         difference = take(x, 0, i) - take(x, 0, j)
@@ -173,18 +164,13 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
 
     .. math:: e^{-\tau L} = \sum_j p_j S_j, \qquad S_j = T_j(1 - A), \quad A = 2 L / \text{bound}
 
-    :math:`p_j` are the absolute values of :func:`scalespaces.theory.chebyshev_heat`, which sum to one, cut off where
-    the rest is below the precision of the signal. With :math:`D_j = S_j - S_{j-1}` the recurrence of the polynomials
-    is :math:`D_{j+1} = D_j - 2 A S_j`, which keeps what is smooth to full precision, and constants to the last bit. A
-    large ``tau`` is split into steps of doubling length. Some :math:`15 \sqrt{\tau\, \text{bound}}` products with L
-    are taken at most, by gathers and sums, which autocast leaves in full precision. Errors are about 1e-12 of the
-    largest value in float64 and below 1e-6 in float32, for any ``tau``; in float32 where rows of L do not sum to zero
-    (the symmetric normalization) they grow with it, to some 1e-5 at :math:`\tau\, \text{bound} = 10^5`.
-
-    Args:
-        f: ``(..., N)``.
-        graph: where the nodes lie.
-        tau: a number >= 0.
+    :math:`p_j` are the absolute values of the Chebyshev coefficients, which sum to one; the series ends where its rest
+    is below the precision of the signal. With :math:`D_j = S_j - S_{j-1}` the recurrence of the polynomials is
+    :math:`D_{j+1} = D_j - 2 A S_j`, which keeps smooth signals at full precision, and constants to the last bit. A
+    large ``tau`` is split into steps of doubling length. At most about :math:`15 \sqrt{\tau\, \text{bound}}` products
+    with L are needed; they are gathers and sums, which autocast leaves in full precision. Errors are about 1e-12 of the
+    largest value in float64 and below 1e-6 in float32, for any ``tau``. Where rows of L do not sum to zero (the
+    symmetric normalization) float32 errors grow with it, to about 1e-5 at :math:`\tau\, \text{bound} = 10^5`.
 
     Example:
         >>> ring = Graph.from_edges([(i, (i + 1) % 5) for i in range(5)])
@@ -192,7 +178,7 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
         tensor([0.4660, 0.2089, 0.0581, 0.0581, 0.2089])
     """
     x = graph._nodes_first(f)
-    for tails in _polynomials(float(tau), graph.bound, torch.finfo(x.dtype).eps):
+    for tails in _tails(float(tau), graph.bound, torch.finfo(x.dtype).eps):
         x = _step(x, graph, tails)
     return _nodes_last(x, f)
 
@@ -200,14 +186,14 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
 def graph_lift(f: Tensor, num_levels: int = 4, tau: float = 1.0, *, graph: Graph) -> Tensor:
     r"""Lift a signal on the nodes: level :math:`k` is :math:`e^{-k \tau L} f`.
 
-    Each level is the one before it, diffused for the time ``tau``, so the levels of level 1 are those of ``f`` from the
-    second on: bit for bit on a CPU, to rounding on devices that add up in no fixed order.
+    Each level is the one before it, diffused for the time ``tau``. So lifting level 1 gives the levels of ``f`` from
+    the second on: bit for bit on a CPU, and up to rounding on devices that sum in no fixed order.
 
     Args:
         f: ``(B, C, N)``.
         num_levels: S.
-        tau: time from one level to the next, in units of one over the weights of the graph; on a mesh, of area.
-        graph: where the nodes lie.
+        tau: time from one level to the next; its unit is one over the weights of the graph, on a mesh area.
+        graph: the graph.
 
     Returns:
         ``(B, C, S, N)``.
@@ -234,14 +220,14 @@ def graph_conv(
     .. math:: [\psi \star f]^o_k = \sum_i \sum_{\ell \ge 0}
         \left( \psi^{i,o}_{\ell,0} + \psi^{i,o}_{\ell,1} P \right) f^i_{k+\ell}
 
-    with the mean over neighbors :math:`P` of :class:`Graph`. The same at every level, it commutes with the shift of
-    levels; made of L alone, it commutes with permutations of the nodes.
+    with the mean over neighbors :math:`P` of :class:`Graph`. It is the same at every level, so it commutes with the
+    shift of levels; it depends on the graph only through L, so it commutes with permutations of the nodes.
 
     Args:
         x: ``(B, C_in, S, N)``.
         weight: ``(C_out, C_in, k, 2)``.
         bias: ``(C_out,)``.
-        graph: where the nodes lie.
+        graph: the graph.
         scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``, as in :func:`scalespaces.functional.scale_conv`.
 
     Example:
@@ -271,8 +257,8 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
     Args:
         x: ``(B, C, S, N)``.
         mode: ``"mean"`` or ``"max"``.
-        graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves those (not
-            with the symmetric normalization).
+        graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves such means
+            (not with the symmetric normalization).
         over: ``"both"`` leaves ``(B, C)``, ``"levels"`` ``(B, C, N)``, ``"nodes"`` ``(B, C, S)``.
 
     Example:
@@ -283,7 +269,7 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
     check_choice("mode", mode, POOL_MODES)
     check_choice("over", over, POOL_AXES)
     if mode == "max":
-        return x.amax({"both": (2, 3), "levels": 2, "nodes": 3}[over])
+        return x.amax(POOL_AXES[over])
     if over != "nodes":
         x = x.mean(2)
     if over == "levels":
@@ -296,9 +282,9 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
 
 
 def _step(x: Tensor, graph: Graph, tails: tuple[float, ...]) -> Tensor:
-    """Heat over one polynomial: x plus the differences D, each as often as it appears in the S after it.
+    """Heat by one polynomial: x plus the differences D, each times the sum of the coefficients of the S it is part of.
 
-    All is written in the changes S - x, which are small where x is smooth, and so is their rounding.
+    The recurrence is in the changes S - x: they are small where x is smooth, and so is their rounding.
     """
     if not tails:
         return x
@@ -314,16 +300,12 @@ def _step(x: Tensor, graph: Graph, tails: tuple[float, ...]) -> Tensor:
 
 
 @constant
-def _polynomials(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
-    return _tails(tau, bound, eps)
-
-
 @lru_cache(maxsize=256)
 def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
-    """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for times that add up to tau.
+    """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for each of several times that add up to tau.
 
-    Each is as long as all before it. What arrives there is smooth by then, so rounding stays small over many terms,
-    while the sum of all degrees is at most 2.5 times that of one polynomial for all of tau.
+    Each time is as long as all before it together. The signal is smooth when the long times begin, so rounding stays
+    small over many terms; and the sum of all degrees is at most 2.5 times that of one polynomial for all of tau.
     """
     doublings = max(0, math.ceil(math.log2(max(tau * bound, 1.0) / _FIRST))) if math.isfinite(tau) else 0
     first = tau / 2**doublings
@@ -340,8 +322,8 @@ def _nodes_last(x: Tensor, f: Tensor) -> Tensor:
 
 def _check(x: Any, ndim: int, what: str) -> None:
     if not isinstance(x, Tensor) or x.ndim != ndim:
-        came = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"expected {what}, got {came}" + ("; lift signals with graph_lift first" if ndim == 4 else ""))
+        got = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"expected {what}, got {got}" + ("; lift signals with graph_lift first" if ndim == 4 else ""))
 
 
 def _check_graph(graph: Any) -> None:
@@ -353,7 +335,7 @@ def _check_graph(graph: Any) -> None:
 
 
 def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
-    """A sparse matrix of SciPy, the precision it came in, and the device."""
+    """The matrix as a sparse one of SciPy, the precision it was given in, and its device."""
     from scipy import sparse
 
     eps, device = float(np.finfo(np.float64).eps), torch.device("cpu")
@@ -366,12 +348,7 @@ def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
     elif getattr(matrix, "dtype", None) == np.float32:
         eps = float(np.finfo(np.float32).eps)
     result: Any = sparse.csr_array(matrix, dtype=np.float64)
-    if (
-        result.ndim != 2
-        or result.shape[0] != result.shape[1]
-        or not result.shape[0]
-        or not np.isfinite(result.data).all()
-    ):
+    if result.shape != (result.shape[0],) * 2 or not result.shape[0] or not np.isfinite(result.data).all():
         raise ValueError(f"a Laplacian is a square matrix of finite numbers, got shape {result.shape}")
     result.sum_duplicates()
     result.eliminate_zeros()
@@ -381,7 +358,7 @@ def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
 def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
     """The flow between nodes, ``-mass[i] * L[i, j]`` for i < j.
 
-    Refuses what is not symmetric under the mass, or indefinite on some pair of nodes, as an adjacency matrix is.
+    Refuses a matrix that is not symmetric under the mass, or indefinite on some pair of nodes, as an adjacency is.
     """
     from scipy import sparse
 
@@ -400,12 +377,11 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
     return flow
 
 
-_LEAVES = ("edges", "weights", "means", "mass", "rowsums")
-
+_TENSORS = ("edges", "weights", "means", "mass", "rowsums")
 
 register_pytree(
     Graph,
-    lambda graph: ([getattr(graph, name) for name in _LEAVES], graph.bound),
-    lambda leaves, bound: Graph(**dict(zip(_LEAVES, leaves, strict=True)), bound=bound),
-    _LEAVES,
+    lambda graph: ([getattr(graph, name) for name in _TENSORS], graph.bound),
+    lambda tensors, bound: Graph(*tensors, bound=bound),
+    _TENSORS,
 )

@@ -1,4 +1,4 @@
-r"""Correlation on the symmetries of the square, alone or together with scale.
+r"""The symmetries of the square: the correlation, alone or together with scale, and the semigroups of their actions.
 
 The group is ``"p4"``, the four quarter turns, or ``"p4m"``, these and the four mirror images. Element :math:`h` acts
 on images by :math:`L_h[f](x) = f(R_h x)`, :math:`x` = (row, column) seen from the center. In this order,
@@ -7,9 +7,9 @@ on images by :math:`L_h[f](x) = f(R_h x)`, :math:`x` = (row, column) seen from t
           R_{4+j} = \begin{pmatrix} 1 & 0 \\ 0 & -1 \end{pmatrix} R_j, \qquad j = 0, 1, 2, 3:
 
 element :math:`j` turns the picture :math:`j` times by 90 degrees counterclockwise, element :math:`4 + j` does so after
-mirroring left and right, and element 0 leaves it alone. A *field* has one channel per element: :math:`F` fields are a
-plain tensor ``(B, F * |H|, height, width)`` with channel = field * :math:`|H|` + element, so whatever acts pointwise,
-pools windows, or concatenates channels needs nothing special.
+mirroring left and right, and element 0 is the identity. A *field* has one channel per element: :math:`F` fields are a
+plain tensor ``(B, F * |H|, height, width)`` with channel = field * :math:`|H|` + element. So pointwise layers, pooling
+over windows and concatenation of channels work on fields unchanged.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from torch import Tensor
 from scalespaces._torch import constant
 from scalespaces.functional._conv import scale_conv
 from scalespaces.functional._sampling import take
+from scalespaces.semigroups._semigroup import Semigroup
+from scalespaces.semigroups._translations import Shift, ShiftGrid
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode
 
 Group = Literal["p4", "p4m"]
-ORDER: dict[Group, int] = {"p4": 4, "p4m": 8}
-"""The number of elements."""
+ORDER = {"p4": 4, "p4m": 8}
 GROUP_MODES = ("max", "mean")
 
 Field = TypeVar("Field", Tensor, ScaleSpace)
@@ -40,8 +41,7 @@ Field = TypeVar("Field", Tensor, ScaleSpace)
 
 def order(group: Group) -> int:
     """The number of elements of the group."""
-    check_choice("group", group, ORDER)
-    return ORDER[group]
+    return ORDER[check_choice("group", group, ORDER)]
 
 
 @lru_cache
@@ -62,7 +62,7 @@ def products(group: Group) -> tuple[tuple[int, ...], ...]:
 
 @lru_cache(maxsize=64)  # of arrays: a tensor made while torch exports would be a fake one
 def filter_index(group: Group, size: int, depth: int = 1, *, lifting: bool = False) -> NDArray[np.int64]:
-    r"""Row :math:`h`: the entry of :math:`\psi` that each entry of the bank's filter :math:`h` repeats."""
+    r"""Row :math:`h`: for each entry of filter :math:`h` of the bank, the entry of :math:`\psi` it is a copy of."""
     table = products(group)
     inverse = [row.index(0) for row in table]
     entries = np.arange((1 if lifting else len(table)) * depth * size**2).reshape(-1, depth, size, size)
@@ -83,24 +83,8 @@ def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index
 
     .. math:: W_h(g, y) = \psi(h^{-1} g, R_h^{-1} y), \qquad W_h(y) = \psi(R_h^{-1} y) \text{ when lifting}
 
-    The filter of element 0 is :math:`\psi` itself.
-
-    Args:
-        weight: ``(F_out, F_in, |H|, h, w)``, or ``(F_out, F_in, |H|, k, h, w)`` for filters over ``k`` levels;
-            without the ``|H|`` when lifting.
-        group: ``"p4"`` or ``"p4m"``.
-        lifting: whether the filters read plain channels instead of fields.
-        index: where each tap comes from, as a tensor on the device of the weight; made anew when left out.
-
-    Returns:
-        ``(F_out * |H|, F_in * |H|, h, w)``, or ``(.., .., k, h, w)``; ``(F_out * |H|, F_in, ..)`` when lifting.
-
-    Example:
-        >>> expand_filters(torch.rand(2, 3, 8, 5, 5), "p4m").shape
-        torch.Size([16, 24, 5, 5])
-        >>> expand_filters(torch.rand(1, 1, 1, 2), "p4", lifting=True)
-        Traceback (most recent call last):
-        ValueError: only square filters can be turned, got one of 1 x 2; make height and width the same
+    ``(F_out, F_in, |H|, [k,] h, w)`` becomes ``(F_out * |H|, F_in * |H|, [k,] h, w)``; without the ``|H|`` of the input
+    when lifting. ``index`` is :func:`filter_index` as a tensor on the device of the weight, if it is at hand.
     """
     n, axes = order(group), 2 if lifting else 3
     if weight.ndim - axes not in (2, 3) or not (lifting or weight.shape[2] == n):
@@ -147,21 +131,18 @@ def p4_conv(
 
     On levels this is the correlation of :func:`~scalespaces.functional.scale_conv` with the same bank: taps
     :math:`c^k` apart at level :math:`k`, and a sum over the ``k`` levels of the filter. It commutes with
-    :func:`transform_field`; :class:`~scalespaces.nn.P4MConv2d` says when strides and padding do.
+    :func:`transform_field`; for conditions on stride and padding see :class:`~scalespaces.nn.P4MConv2d`.
 
     Args:
         x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
-        weight: as in ``expand_filters``, ``F_in / groups`` input fields.
+        weight: ``(F_out, F_in / groups, |H|, [k,] h, w)``, with or without levels; no ``|H|`` when lifting.
         bias: ``(F_out,)``, one for all elements of a field.
         group: ``"p4"`` or ``"p4m"``.
-        lifting: whether the input has plain channels instead of fields.
-        stride: as in :func:`~scalespaces.functional.scale_conv`, like the arguments that follow.
-        padding: in taps on each side, ``"same"`` or ``"valid"``.
-        dilation: multiplies the spacing of the taps.
+        lifting: for a first layer, whose input has plain channels instead of fields.
+        stride: as in :func:`~scalespaces.functional.scale_conv`, like ``padding``, ``dilation``, ``padding_mode`` and
+            ``scale_padding``.
         groups: groups of fields.
-        padding_mode: what lies outside the image.
-        scale_padding: what lies past the last level.
-        index: as in ``expand_filters``.
+        index: a table that layers keep on their device.
 
     Example:
         >>> p4_conv(torch.rand(1, 3 * 4, 9, 9), torch.rand(2, 3, 4, 3, 3), group="p4").shape
@@ -178,7 +159,7 @@ def p4_conv(
     if channels != bank.shape[1] * groups:
         wanted = f"{fields} plain channels" if lifting else f"{fields} fields of {n} channels, {fields * n} together"
         raise ValueError(f"the filters read {wanted}, got {channels} channels; only a first layer has lifting=True")
-    if space.levels[0].stride(1) == 1:  # channels last: with such filters, levels that a lift made come out so too
+    if space.levels[0].stride(1) == 1:  # with filters in channels_last, lifted levels keep that format
         bank = bank.movedim(1, -1).contiguous().movedim(-1, 1)
     out = scale_conv(
         space,
@@ -209,7 +190,7 @@ def group_pool(x: Field, mode: str = "max", *, group: Group) -> Field:
     def pool(level: Tensor) -> Tensor:
         fields = level.unflatten(1, (check_fields(level, n), n))
         out = fields.amax(2) if mode == "max" else fields.mean(2)
-        last = level.ndim == 4 and level.stride(1) == 1  # torch's reductions forget that channels are
+        last = level.ndim == 4 and level.stride(1) == 1  # torch's reductions lose channels_last
         return out.contiguous(memory_format=torch.channels_last) if last else out
 
     return pool(x) if isinstance(x, Tensor) else check_space(x).map(pool)
@@ -222,6 +203,11 @@ def check_fields(x: Tensor, elements: int) -> int:
     return x.shape[1] // elements
 
 
+def _check_element(element: int, group: Group) -> None:
+    if not 0 <= check_integer("element", element) < order(group):
+        raise ValueError(f"the elements of {group} are numbered 0 to {order(group) - 1}, got {element}")
+
+
 def transform_image(image: Tensor, element: int) -> Tensor:
     r"""The action on images about their center, :math:`L_h[f](x) = f(R_h x)`: any ``(.., height, width)``.
 
@@ -230,16 +216,15 @@ def transform_image(image: Tensor, element: int) -> Tensor:
         tensor([[2, 4],
                 [1, 3]])
     """
-    if not 0 <= check_integer("element", element) < 8:
-        raise ValueError(f"the symmetries of the square are numbered 0 to 7, got {element}")
+    _check_element(element, "p4m")
     return torch.rot90(image.flip(-1) if element >= 4 else image, element % 4, (-2, -1))
 
 
 def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
     r"""The action on fields, :math:`L_g[f](h, z) = f(gh, R_g z)`: turn the grid and permute the elements.
 
-    A network of fields is equivariant if it commutes with this (and with :func:`transform_image` before the first
-    layer and after the pooling over the group).
+    An equivariant network commutes with it; before the first layer, and after pooling over the group, with
+    :func:`transform_image`.
 
     Example:
         >>> image, weight = torch.rand(1, 3, 9, 9), torch.rand(2, 3, 3, 3)
@@ -248,8 +233,7 @@ def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
         >>> torch.testing.assert_close(turned, transform_field(field, 1, group="p4"))
     """
     n = order(group)
-    if check_integer("element", element, 0) >= n:
-        raise ValueError(f"the elements of {group} are numbered 0 to {n - 1}, got {element}")
+    _check_element(element, group)
     fields = transform_image(x, element).unflatten(1, (check_fields(x, n), n))
     return take(fields, 2, _permutation(group, element)[0].to(x.device)).flatten(1, 2)
 
@@ -257,3 +241,57 @@ def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
 @constant
 def _permutation(group: Group, element: int) -> tuple[Tensor]:
     return (torch.tensor(products(group)[element]),)
+
+
+class P4(ShiftGrid, Semigroup[tuple[int, Shift]]):
+    r"""Quarter turns with translations, :math:`L_{h,z}[f](x) = f(R_h x + z)`.
+
+    The arguments are those of :class:`Translations`. Exact for ``padding_mode="circular"``.
+    :class:`~scalespaces.nn.P4Conv2d` is its fast layer.
+    """
+
+    group: Group = "p4"
+
+    def __init__(
+        self, shape: Sequence[int], first: int | Sequence[int] = 0, padding_mode: PaddingMode = "zeros"
+    ) -> None:
+        super().__init__(shape, first, padding_mode)
+        if len(set(self.shape)) > 1 or self.dims != 2:
+            raise ValueError(f"a quarter turn needs a square grid, got shape {self.shape}")
+        # Axis i of f runs along axis j of x, forwards or backwards, where R_h has its entry (i, j).
+        self._along = [np.abs(matrix).argmax(1).tolist() for matrix in matrices(self.group)]
+        self._signs = [matrix.sum(1).tolist() for matrix in matrices(self.group)]
+
+    def compose(self, s: tuple[int, Shift], t: tuple[int, Shift]) -> tuple[int, Shift]:
+        """(h, z)(g, y) = (gh, R_g z + y)."""
+        (h, z), (g, y) = s, t
+        turned = [sign * z[j] + shift for sign, j, shift in zip(self._signs[g], self._along[g], y, strict=True)]
+        return products(self.group)[g][h], self.wrap(turned)
+
+    def act(self, s: tuple[int, Shift], f: Tensor) -> Tensor:
+        """The signal turned about its first pixel and shifted, on the same grid."""
+        h, z = s
+        self.check(z)
+        _check_element(h, self.group)
+        return self._turned(f, h, [range(shift, shift + 1) for shift in z], f.shape[2:])[:, :, 0, 0]
+
+    def elements(self) -> Sequence[tuple[int, Shift]]:
+        """All shifts of the first symmetry, then of the second, and so on."""
+        return [(h, z) for h in range(order(self.group)) for z in self.shifts()]
+
+    def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
+        turned = [self._turned(f, h, self.starts(), shape) for h in range(order(self.group))]
+        return torch.cat(turned, 2).flatten(2, 3)
+
+    def _turned(self, f: Tensor, h: int, starts: Sequence[range], shape: Sequence[int]) -> Tensor:
+        """f(R_h x + z)."""
+        sizes = [shape[j] for j in self._along[h]]
+        taps = [range(0, sign * n, sign) for sign, n in zip(self._signs[h], sizes, strict=True)]
+        windows = self.read(f, starts, taps)
+        return windows if self._along[h][0] == 0 else windows.transpose(-1, -2)
+
+
+class P4M(P4):
+    """Quarter turns and mirrors with translations; see :class:`P4`."""
+
+    group = "p4m"

@@ -38,14 +38,14 @@ class Semigroup(ABC, Generic[Element]):
 
     @abstractmethod
     def act(self, s: Element, f: Tensor) -> Tensor:
-        r"""The signal transformed, :math:`L_s[f]`."""
+        r"""The transformed signal, :math:`L_s[f]`."""
 
     @abstractmethod
     def elements(self) -> Sequence[Element]:
-        """Finitely many elements: where the correlation is evaluated, unless it is told otherwise."""
+        """The finitely many elements at which the correlation is evaluated by default."""
 
     def key(self, s: Element) -> Hashable:
-        """What elements that are the same share: their values, numbers up to rounding."""
+        """A value that is the same for equal elements; by default the element, with numbers rounded."""
         return rounded(s)
 
     def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
@@ -57,19 +57,21 @@ class Semigroup(ABC, Generic[Element]):
         return f
 
     def orbit(self, f: Tensor, shape: Sequence[int], elements: Sequence[Element] | None = None) -> Tensor:
-        r"""All :math:`L_s[f]` where a filter of this shape lives, ``(B, C, |S|, *shape)``.
-
-        Element by element here; a semigroup that can do them all at once says how.
-        """
-        elements = self.elements() if elements is None else elements
+        r"""The windows of :math:`L_s[f]` for all s, or for these elements: ``(B, C, number of elements, *shape)``."""
+        if elements is None:
+            return self.full_orbit(f, shape)
         return torch.stack([self.window(self.act(s, f), shape) for s in elements], 2)
+
+    def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
+        """The orbit of all elements. Override it if they can be computed together, faster than one by one."""
+        return self.orbit(f, shape, self.elements())
 
     def total(self, f: Tensor, elements: Sequence[Element]) -> Tensor:
         r"""The sums :math:`\sum_x L_s[f](x)`, ``(B, C, number of elements)``."""
         return torch.stack([self.act(s, f).flatten(2).sum(2) for s in elements], 2)
 
     def correlate(self, f: Tensor, psi: Tensor, elements: Sequence[Element] | None = None) -> Tensor:
-        """The inner products of the filters with the orbit; for callers, :func:`semigroup_correlation`."""
+        """The inner products of the filters with the orbit; :func:`semigroup_correlation` checks and calls it."""
         orbit = self.orbit(f, psi.shape[2:], elements).flatten(3)  # B C S X
         return torch.einsum("bcsx,ocx->bos", orbit, psi.flatten(2))
 
@@ -83,8 +85,8 @@ def rounded(s: Any) -> Any:
 
 def _check(f: Any, elements: Sequence[Any] | None) -> None:
     if not isinstance(f, Tensor) or f.ndim < 3 or not f.is_floating_point():
-        came = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
-        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one axis of space, got {came}")
+        given = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one axis of space, got {given}")
     if elements is not None and len(elements) == 0:
         raise ValueError("elements are where to evaluate, got none; leave them out for the semigroup's own")
 
@@ -101,9 +103,9 @@ def semigroup_correlation(
 
     Args:
         f: signals ``(B, C_in, *X)``. For functions on the semigroup itself pass :class:`Lifted`.
-        psi: filters ``(C_out, C_in, *window)``; the window lies where :meth:`Semigroup.window` puts it.
+        psi: filters ``(C_out, C_in, *window)``; :meth:`Semigroup.window` defines where the window lies.
         semigroup: how elements compose and act.
-        elements: where to evaluate; the semigroup's finite truncation when left out.
+        elements: where to evaluate; by default at the elements of the semigroup.
 
     Returns:
         The correlation ``(B, C_out, number of elements)``, a function on the semigroup.
@@ -143,8 +145,8 @@ def semigroup_lift(
     Args:
         f: signals ``(B, C, *X)``.
         semigroup: how elements act.
-        at: the point x, a number for each axis of X or one for all; ``None`` integrates x out.
-        elements: where to evaluate; the semigroup's finite truncation when left out.
+        at: the point x, a number for each axis of X or one for all; ``None`` sums over x.
+        elements: where to evaluate; by default at the elements of the semigroup.
 
     Returns:
         The lifted signal ``(B, C, number of elements)``.
@@ -155,20 +157,19 @@ def semigroup_lift(
     point = per_axis(at, f.ndim - 2, "at")
     if min(point) < 0:
         raise ValueError(f"at is a point of the window, whose coordinates start at 0, got {at}")
-    orbit = semigroup.orbit(f, [x + 1 for x in point], elements)
-    return orbit[(..., *point)]
+    return semigroup.orbit(f, [x + 1 for x in point], elements)[(..., *point)]
 
 
 class Lifted(Semigroup[Element]):
-    r"""The action of a semigroup on functions on itself, :math:`L_s[f](t) = f(ts)`: a mere shift.
+    r"""The action of a semigroup on functions on itself, :math:`L_s[f](t) = f(ts)`: a shift.
 
     A signal is ``(B, C, |S|)``, its values in the order of ``semigroup.elements()``, as the correlation returns them. A
-    product outside the truncation reads zero: that is the truncation boundary. The products of all elements with the
-    support are found once, one by one: choose a small support.
+    product outside these elements reads zero: that is the truncation boundary. The products of all elements with the
+    support are computed once, one by one, so choose a small support.
 
     Args:
         semigroup: the semigroup.
-        support: where the filters live; they are ``(C_out, C_in, len(support))``. All elements when left out.
+        support: the elements where the filters live; filters are ``(C_out, C_in, len(support))``. All by default.
 
     Example:
         >>> shifts = scalespaces.semigroups.Translations((8,))
@@ -184,11 +185,9 @@ class Lifted(Semigroup[Element]):
         self._products: Tensor | None = None
 
     def compose(self, s: Element, t: Element) -> Element:
-        """The product st."""
         return self.semigroup.compose(s, t)
 
     def elements(self) -> Sequence[Element]:
-        """The truncation of the semigroup."""
         return self.semigroup.elements()
 
     def act(self, s: Element, f: Tensor) -> Tensor:
@@ -197,13 +196,10 @@ class Lifted(Semigroup[Element]):
 
     def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
         """The function on the support of the filters."""
-        self._check(shape)
-        return self._read(f, self._where(self.support))
+        return self._read(f, self._where(self.support), shape)
 
     def orbit(self, f: Tensor, shape: Sequence[int], elements: Sequence[Element] | None = None) -> Tensor:
-        """All products at once: one gather."""
-        self._check(shape)
-        return self._read(f, self._table() if elements is None else self._places(elements, self.support))
+        return self._read(f, self._table() if elements is None else self._places(elements, self.support), shape)
 
     @constant
     def _table(self) -> Tensor:
@@ -211,19 +207,17 @@ class Lifted(Semigroup[Element]):
             self._products = self._places(self.elements(), self.support)
         return self._products
 
-    def _check(self, shape: Sequence[int]) -> None:
-        if tuple(shape) != (len(self.support),):
-            raise ValueError(f"filters live on {len(self.support)} elements, got a window of shape {tuple(shape)}")
-
     def _places(self, elements: Sequence[Element], support: Sequence[Element]) -> Tensor:
         return torch.stack([self._where([self.compose(t, s) for t in support]) for s in elements])
 
     def _where(self, elements: Sequence[Element]) -> Tensor:
         return torch.tensor([self._place.get(self.semigroup.key(s), -1) for s in elements])
 
-    def _read(self, f: Tensor, places: Tensor) -> Tensor:
+    def _read(self, f: Tensor, places: Tensor, window: Sequence[int] | None = None) -> Tensor:
         if f.ndim != 3 or f.shape[2] != len(self._place):
             raise ValueError(f"a lifted signal is (B, C, {len(self._place)}) here, got shape {tuple(f.shape)}")
+        if window is not None and tuple(window) != (len(self.support),):
+            raise ValueError(f"filters live on {len(self.support)} elements, got a window of shape {tuple(window)}")
         index = places.to(f.device)
         values = take(f, 2, index.clip(min=0).flatten()).unflatten(2, index.shape)
         return torch.where(index >= 0, values, 0.0)

@@ -1,22 +1,11 @@
 """The mathematics of scale-spaces in NumPy, float64: kernels, scales and semigroups."""
 
-from ._anisotropic import anisotropic_gaussian, gaussian_blur
-from ._causal import causal_kernel
-from ._graphs import cotangent_laplacian, graph_laplacian
-from ._kernels import (
-    Alpha,
-    Kernel,
-    binomial,
-    discrete_gaussian,
-    sampled_gaussian,
-)
-from ._scale import (
-    blur_covariance,
-    blur_variance,
-    expansion,
-    level_variances,
-)
-from ._semigroups import ScaleTranslation, act, act_lifted
+from scalespaces.theory._anisotropic import anisotropic_gaussian, gaussian_blur
+from scalespaces.theory._causal import causal_kernel
+from scalespaces.theory._graphs import cotangent_laplacian, graph_laplacian
+from scalespaces.theory._kernels import Alpha, Kernel, binomial, discrete_gaussian, sampled_gaussian
+from scalespaces.theory._scale import blur_covariance, blur_variance, expansion, level_variances
+from scalespaces.theory._semigroups import ScaleTranslation, act, act_lifted
 
 __all__ = [
     "Alpha",

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scalespaces.theory._arguments import Array, check_integer
+from scalespaces.theory._arguments import Array, check_integer, check_matrix
+from scalespaces.theory._kernels import discrete_gaussian
 from scalespaces.theory._padding import NUMPY_PADDING, PaddingMode, check_padding_mode
-
-from ._kernels import discrete_gaussian
 
 
 def check_covariance(covariance: ArrayLike) -> Array:
-    """Return a symmetric positive semi-definite matrix, or say what keeps it from being one."""
-    T = np.asarray(covariance, dtype=np.float64)
-    if T.ndim != 2 or T.shape[0] != T.shape[1] or T.size == 0 or not np.isfinite(T).all():
-        raise ValueError(f"covariance must be a finite square matrix, got {T.tolist()}; pass a (d, d) array")
+    """Return the matrix if it is symmetric and positive semi-definite, made exactly symmetric."""
+    T = check_matrix("covariance", covariance)
     tolerance = 1e-9 * np.abs(T).max()
     if np.abs(T - T.T).max() > tolerance:
         raise ValueError(f"covariance must be symmetric, got {T.tolist()}; symmetrize it first")
@@ -40,15 +37,15 @@ def anisotropic_gaussian(
         Q(\omega) = \sum_i 2 T_{ii} (1 - \cos\omega_i) + \sum_{i \ne j} T_{ij} \sin\omega_i \sin\omega_j
 
     Q is linear in T, hence :math:`G(S) * G(T) = G(S + T)` exactly, for *all* covariances. Q is never negative by the
-    Schur product theorem, being the sum of the entries of :math:`T \circ M` with
-    :math:`M = \sin\omega \sin\omega^\top + \mathrm{diag}((1 - \cos\omega_i)^2)`. The covariance is exactly T; a
-    diagonal T gives the product of :data:`discrete_gaussian` kernels; T may be singular. With correlation some taps are
-    slightly negative: -0.0015 beside a peak of 0.22 for [[1, 1/2], [1/2, 1]].
+    Schur product theorem: it is the sum of the entries of :math:`T \circ M` with
+    :math:`M = \sin\omega \sin\omega^\top + \mathrm{diag}((1 - \cos\omega_i)^2)`. The covariance is exactly T, which
+    may be singular. A diagonal T gives the product of :data:`discrete_gaussian` kernels. With correlation some taps are
+    slightly negative: -0.0015, compared with a peak of 0.22, for [[1, 1/2], [1/2, 1]].
 
     Args:
         covariance: T, symmetric and positive semi-definite, of shape (d, d).
         radius: Half the width, for all axes or one each; by default ``truncation`` standard deviations of each axis.
-        truncation: See ``radius``.
+        truncation: Used when there is no ``radius``.
 
     Example:
         >>> anisotropic_gaussian([[2.0, 1.0], [1.0, 1.0]]).shape
@@ -82,7 +79,7 @@ def anisotropic_gaussian(
 def gaussian_blur(
     image: ArrayLike, covariance: ArrayLike, *, padding_mode: PaddingMode = "reflect", truncation: float = 4.0
 ) -> Array:
-    r"""Blur a d-dimensional array with :func:`anisotropic_gaussian`; the shape stays.
+    r"""Blur a d-dimensional array with :func:`anisotropic_gaussian`, keeping its shape.
 
     Args:
         image: Array of d axes.
@@ -106,7 +103,7 @@ def gaussian_blur(
     padded = np.pad(f, [(n // 2, n // 2) for n in taps.shape], mode=mode)
     if taps.size == 1:
         return padded
-    # Circular convolution by FFT; what wraps around stays in the first n - 1 samples, which are dropped.
+    # Circular convolution by FFT. Only the first n - 1 samples see the wrap-around, and they are dropped.
     product = np.fft.rfftn(padded) * np.fft.rfftn(taps, padded.shape, axes=range(f.ndim))
     blurred = np.fft.irfftn(product, padded.shape, axes=range(f.ndim))
     return blurred[tuple(slice(n - 1, None) for n in taps.shape)]

@@ -1,15 +1,12 @@
-"""Blurs that look only back in time: cascades of truncated exponentials on the integers."""
+"""Blurs that use only the past: cascades of truncated exponentials on the integers."""
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy import special
 
 from scalespaces.theory._arguments import Array, check_choice, check_integer, check_real
 from scalespaces.theory._padding import PaddingMode
-
-CAUSAL_PADDINGS = ("zeros", "replicate")
 
 
 def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
@@ -20,26 +17,28 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
     .. math:: h = h_\mu^{*K}, \qquad h_\mu(n) = (1 - r) r^n, \quad n \ge 0, \qquad r = \frac{\mu}{1 + \mu}, \qquad
         K (\mu^2 + \mu) = t
 
-    It creates no new extrema. Variances add, though two of these in a row are not one of these: that takes another
-    number of stages. Every stage delays: see ``causal_delay``.
+    The blur creates no new extrema. Its mean delay is :math:`K \mu` samples, so level k of a causal scale-space is late
+    by :math:`K \mu (c^k - 1) / (c - 1)` samples of the signal. Variances and delays of two kernels add, but their
+    convolution belongs to another number of stages.
 
     Args:
         t: the variance.
-        stages: K; more of them come closer to a Gaussian, and delay more.
-        tail: the mass beyond the last tap is at most this, before renormalization. With n taps the mean is then off by
-            less than ``n * tail`` or so, the variance by the square of n.
+        stages: K; more stages come closer to a Gaussian, and delay more.
+        tail: the mass beyond the last tap is at most this, before renormalization. With n taps the error of the mean is
+            then about ``n * tail``, and that of the variance about ``n**2 * tail``.
 
     Example:
         >>> causal_kernel(2.0, stages=1)[:4]  # mean 1
         array([0.5   , 0.25  , 0.125 , 0.0625])
     """
-    mean = _mean_of_stage(t, stages)
+    part = check_real("t", t, ">= 0", lambda t: t >= 0) / check_integer("stages", stages, 1)
     check_real("tail", tail, "in (0, 1)", lambda mass: 0 < mass < 1)
+    mean = 2 * part / (1 + math.sqrt(1 + 4 * part))  # the root of mu^2 + mu = part, without cancellation
     if mean == 0:
         return np.ones(1)
     r = mean / (1 + mean)
     reach = 1
-    while special.betainc(reach, stages, r) > tail:  # the mass at delays of reach and more
+    while special.betainc(reach, stages, r) > tail:  # the mass at delays of at least reach
         reach *= 2
     reach = 1 + int((special.betainc(np.arange(1, reach + 1), stages, r) > tail).sum())
     # Each tap is a multiple of the one before. In logarithms: the first may be too small for a float.
@@ -49,44 +48,19 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
     return taps / taps.sum()
 
 
-def causal_delay(t: float, stages: int = 4) -> float:
-    r"""Return the mean delay :math:`K \mu` of :func:`causal_kernel`, in samples.
-
-    Level k of a causal scale-space is late by :math:`(c^k - 1) / (c - 1)` times that of one step, in samples of the
-    signal.
-
-    Example:
-        >>> causal_delay(2.0, stages=1)
-        1.0
-    """
-    return stages * _mean_of_stage(t, stages)
-
-
-def _mean_of_stage(t: float, stages: int) -> float:
-    t = check_real("t", t, ">= 0", lambda t: t >= 0)
-    part = t / check_integer("stages", stages, 1)
-    return 2 * part / (1 + math.sqrt(1 + 4 * part))  # the root of mu^2 + mu = part, without cancellation
-
-
-def check_causal_base(base: Any) -> float:
-    """Return the base as a float if it is a whole number of at least 2: samples are kept, never made between others.
-
-    Example:
-        >>> check_causal_base(2)
-        2.0
-    """
-    if isinstance(base, float) and base >= 2 and base.is_integer():  # at once: every layer asks
+def check_causal_base(base: object) -> float:
+    """Return the base as a float if it is a whole number of at least 2, so that no sample must be interpolated."""
+    if isinstance(base, float) and base >= 2 and base.is_integer():  # the common case first: every layer asks
         return base
     rule = "that is whole and >= 2 in a causal scale-space, which reads samples and interpolates none"
     return check_real("base", base, rule, lambda c: c >= 2 and c.is_integer())
 
 
 def check_causal_padding(padding_mode: PaddingMode) -> PaddingMode:
-    """Return the padding mode if what it puts before a record is known when the record begins."""
+    """Return the padding mode if the values it puts before a record are known when the record begins."""
     if padding_mode in ("reflect", "circular"):
         raise ValueError(
             f"padding_mode={padding_mode!r} would put samples of the future before the record; in a causal "
             "scale-space it is zeros or replicate"
         )
-    check_choice("padding_mode", padding_mode, CAUSAL_PADDINGS)
-    return padding_mode
+    return check_choice("padding_mode", padding_mode, ("zeros", "replicate"))

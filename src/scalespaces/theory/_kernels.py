@@ -1,7 +1,7 @@
-"""Blurring kernels on the integer grid, each a one-parameter semigroup or an honest approximation of one.
+"""Blurring kernels on the integer grid, each a one-parameter semigroup or an approximation of one.
 
-A family is a small frozen object; calling it with the scale ``t`` gives normalized taps. ``t`` is a variance (for
-:class:`Alpha`, the multiplier in its exponent), never a standard deviation.
+A family is a small frozen object; calling it with the scale ``t`` gives normalized taps. ``t`` is a variance, never a
+standard deviation; for :class:`Alpha` it is the multiplier in the exponent.
 """
 
 import math
@@ -15,16 +15,17 @@ from scipy import special
 
 from scalespaces.theory._arguments import Array, check_integer, check_real
 
-_ALPHA_REACH = 4096  # the quadrature costs as much as the number of taps squared
+_ALPHA_REACH = 4096  # the cost of the quadrature grows with the square of the number of taps
+_FEW = 2**16  # factors of the binomial's central coefficient that are multiplied one by one
 
 
 def _check_scale(t: float) -> float:
     return check_real("t", t, ">= 0", lambda t: t >= 0)
 
 
-def _ceil(x: float) -> int:
-    """Ceiling that forgives rounding: a radius of 16 stays 16 when 4 sigma comes out as 16.000000000000004."""
-    return math.ceil(x * (1 - 1e-12))
+def check_zero_scale(zero_scale: object) -> float:
+    """Return the zero-scale s0 as a float if it is a finite variance >= 0."""
+    return check_real("zero_scale", zero_scale, ">= 0, a variance", lambda s0: s0 >= 0)
 
 
 def _split(offsets: ArrayLike) -> tuple[Array, float]:
@@ -66,22 +67,22 @@ class Kernel(ABC):
         r"""Return :math:`\lceil \mathrm{truncation} \cdot t^{1/2\alpha} \rceil`; 0 for ``t = 0``."""
         t = _check_scale(t)
         check_real("truncation", truncation, "> 0", lambda x: x > 0)
-        return _ceil(truncation * t ** (0.5 / self.alpha))
+        # The factor forgives rounding: a radius of 16 stays 16 when 4 sigma is computed as 16.000000000000004.
+        return math.ceil(truncation * t ** (0.5 / self.alpha) * (1 - 1e-12))
 
     def scale(self, dilation: float, zero_scale: float) -> float:
         r"""Return the level's parameter, :math:`t = s_0 (\mathrm{dilation}^{2\alpha} - 1)`."""
         dilation = check_real("dilation", dilation, ">= 1", lambda x: x >= 1)
-        s0 = check_real("zero_scale", zero_scale, ">= 0, a variance", lambda s: s >= 0)
-        return s0 * (dilation ** (2 * self.alpha) - 1)
+        return check_zero_scale(zero_scale) * (dilation ** (2 * self.alpha) - 1)
 
     def __call__(self, t: float, *, radius: int | None = None, truncation: float = 4.0, phase: float = 0.0) -> Array:
         """Return the taps, normalized to sum to one.
 
         Args:
             t: Scale of the kernel.
-            radius: Half the width; by default as wide as ``truncation`` says.
+            radius: Half the width; by default it follows from ``truncation``.
             truncation: Half the width in units of the kernel's own width, four standard deviations by default.
-            phase: The kernel is centered at ``+phase``, in [0, 1).
+            phase: Center of the kernel, in [0, 1).
 
         Returns:
             The taps at offsets ``-r..r`` for phase 0, and at ``m - phase`` for ``m = -r..r+1`` otherwise.
@@ -99,7 +100,7 @@ class Kernel(ABC):
     def _inside(self, t: float, radius: int | None, truncation: float, phase: float) -> Array:
         t = _check_scale(t)
         phase = check_real("phase", phase, "in [0, 1)", lambda p: 0 <= p < 1)
-        # Between two pixels even t = 0 needs neighbors: an interpolating kernel has four taps.
+        # Between two pixels even t = 0 reads neighbors: an interpolating kernel has four taps.
         r = max(self.radius(t, truncation), phase != 0) if radius is None else check_integer("radius", radius, 0)
         taps = self.values(np.arange(-r, r + 1 + (phase != 0)) - phase, t)
         if not taps.sum() > 0:
@@ -122,8 +123,7 @@ class DiscreteGaussian(Kernel):
         \tau = t - \varphi (1 - \varphi)
 
     so that mass 1, mean 0 and variance t are exact at every phase. Where :math:`\tau < 0` (only if t < 1/4) the taps
-    :math:`[\tau/2, 1 - \tau, \tau/2]`, of that variance, stand for G; at t = 0 this is interpolation that reproduces
-    quadratics.
+    :math:`[\tau/2, 1 - \tau, \tau/2]` of that variance replace G; at t = 0 this interpolation reproduces quadratics.
 
     Example:
         >>> discrete_gaussian(0.0, phase=0.5) * 16
@@ -131,7 +131,6 @@ class DiscreteGaussian(Kernel):
     """
 
     def values(self, offsets: ArrayLike, t: float) -> Array:
-        """Evaluate the infinite kernel at offsets that share a fractional part."""
         n, phi = _split(offsets)
         tau = _check_scale(t) - phi * (1 - phi)
         return (1 - phi) * self._on_integers(n, tau) + phi * self._on_integers(n + 1, tau)
@@ -145,12 +144,13 @@ class DiscreteGaussian(Kernel):
 
 @dataclass(frozen=True)
 class SampledGaussian(Kernel):
-    r"""The continuous Gaussian read off at the grid points: what most code calls a Gaussian filter.
+    r"""The continuous Gaussian, sampled at the grid points: what most code calls a Gaussian filter.
 
     .. math:: g(x, t) = (2 \pi t)^{-1/2} e^{-x^2 / 2t}
 
-    Only nearly a semigroup: the largest tap of g(t) * g(t) - g(2t), kernels normalized, is 7.7e-2 at t = 1/4,
-    5.7e-3 at t = 1/2, 2.9e-5 at t = 1, 1.1e-9 at t = 2 and rounding from t = 4 on. At t = 0 it is linear interpolation.
+    It is only approximately a semigroup: the largest tap of g(t) * g(t) - g(2t), kernels normalized, is 7.7e-2 at
+    t = 1/4, 5.7e-3 at t = 1/2, 2.9e-5 at t = 1, 1.1e-9 at t = 2 and rounding error from t = 4 on. At t = 0 it is linear
+    interpolation.
 
     Example:
         >>> sampled_gaussian(1.0, radius=1).round(4)
@@ -158,7 +158,6 @@ class SampledGaussian(Kernel):
     """
 
     def values(self, offsets: ArrayLike, t: float) -> Array:
-        """Evaluate the density at offsets that share a fractional part."""
         n, phi = _split(offsets)
         x = n + phi
         if _check_scale(t) == 0:
@@ -170,17 +169,14 @@ class SampledGaussian(Kernel):
         return float(self._inside(t, self.radius(t, 9.0) + 1, 9.0, phase).sum())  # samples need not sum to one
 
 
-_FEW = 2**16  # factors of a product that are multiplied one by one
-
-
 @dataclass(frozen=True)
 class Binomial(Kernel):
     r"""Binomial coefficients, a Gaussian with finitely many taps; variance t.
 
     .. math:: B(n, N) = 2^{-N} \binom{N}{N/2 + n}, \quad N = 4t, \qquad B(\cdot, N) * B(\cdot, M) = B(\cdot, N + M)
 
-    N is the order, one less than the number of taps (the paper's N + M - 1 counts taps). To be centered on a pixel it
-    must be even, so t is a multiple of 1/2: ``zero_scale=1/2`` with base 2 gives such levels. It has no phases.
+    N is the order, one less than the number of taps (the paper's N + M - 1 counts taps). A kernel centered on a pixel
+    has an even order, so t is a multiple of 1/2: ``zero_scale=1/2`` with base 2 gives such levels. It has no phases.
 
     Example:
         >>> binomial(0.5)
@@ -188,16 +184,15 @@ class Binomial(Kernel):
     """
 
     def values(self, offsets: ArrayLike, t: float) -> Array:
-        """Evaluate the coefficients at integer offsets."""
         half = self._half_order(t)
         n, phi = _split(offsets)
         if phi != 0:
             raise ValueError(f"the binomial kernel needs integer offsets (phase 0), got {offsets}; use another family")
-        # The central coefficient is a product of odd over even numbers, and each tap a multiple of the one before.
+        # The central coefficient is a product of odd over even numbers; each tap is a multiple of the one before.
         reach = min(half, int(np.abs(n).max(initial=0)))
         k = np.arange(reach)
         central = np.prod(1 - 0.5 / np.arange(1, min(half, _FEW) + 1))
-        if half > _FEW:  # Wallis's product, whose rest is as good as its expansion in 1 / half
+        if half > _FEW:  # the remaining factors of Wallis's product, by its expansion in 1 / half
             central *= math.sqrt(_FEW / half) * math.exp((1 / _FEW - 1 / half) / 8)
         taps = np.append(central * np.cumprod(np.append(1.0, (half - k) / (half + k + 1))), 0.0)
         return taps[np.minimum(np.abs(n), reach + 1).astype(int)]
@@ -219,14 +214,14 @@ class Binomial(Kernel):
 
 @dataclass(frozen=True)
 class Alpha(Kernel):
-    r"""The alpha-scale-space, a fractional diffusion, :math:`0 < \alpha \le 1`; 1/2 (Poisson) unless told otherwise.
+    r"""The alpha-scale-space, a fractional diffusion, :math:`0 < \alpha \le 1`; by default 1/2 (Poisson).
 
     .. math:: g(x, t) = \frac{1}{2\pi} \int_{-\pi}^{\pi} e^{-|\omega|^{2\alpha} t / 2} \cos(\omega x)\, d\omega
 
-    The semigroup holds exactly for the transfer function, so also for the infinite kernel on the integers. For
-    :math:`\alpha = 1` this is the band-limited Gaussian of variance t. For :math:`\alpha < 1` there is no variance:
-    taps decay as :math:`|x|^{-1-2\alpha}` and truncation cuts real mass off (:meth:`~Kernel.cut_mass`: 8 % for 1/2 at
-    the default radius).
+    The semigroup law is exact for the transfer function, and so for the infinite kernel on the integers.
+    :math:`\alpha = 1` gives the band-limited Gaussian of variance t. For :math:`\alpha < 1` there is no variance: taps
+    decay as :math:`|x|^{-1-2\alpha}`, and truncation loses mass (:meth:`~Kernel.cut_mass`: 8 % for 1/2 at the default
+    radius).
 
     Example:
         >>> Alpha(0.5)(1.0, radius=1).round(4)
@@ -239,8 +234,8 @@ class Alpha(Kernel):
         check_real("alpha", self.alpha, "in (0, 1]", lambda a: 0 < a <= 1)
 
     def radius(self, t: float, truncation: float = 4.0) -> int:
-        r"""Return :math:`\lceil \mathrm{truncation} \cdot t^{1/2\alpha} \rceil`, or refuse one beyond 4096."""
-        too_wide = _check_scale(t) > _ALPHA_REACH ** (2 * self.alpha)  # asked first, as t^(1/2 alpha) might overflow
+        r"""Return :math:`\lceil \mathrm{truncation} \cdot t^{1/2\alpha} \rceil`; at most 4096 is allowed."""
+        too_wide = _check_scale(t) > _ALPHA_REACH ** (2 * self.alpha)  # tested first: t^(1/2 alpha) might overflow
         if too_wide or super().radius(t, truncation) > _ALPHA_REACH:
             raise ValueError(
                 f"alpha kernels go up to radius {_ALPHA_REACH}, got more from t = {t} and alpha = {self.alpha}; "
@@ -261,11 +256,10 @@ class Alpha(Kernel):
         reach = x.max(initial=0.0)
         if reach > _ALPHA_REACH + 1:
             raise ValueError(f"alpha kernels go up to offset {_ALPHA_REACH}, got {reach:g}; pass a smaller radius")
-        # Panels halve towards the singularity at 0, where their lengths make it harmless, and hold some three
-        # periods of cos(w x) at most, which 32 nodes integrate to rounding.
-        dyadic = math.pi * 0.5 ** np.arange(54)
+        # Panels halve towards the singularity at 0, where their lengths make it harmless. Each holds at most about
+        # three periods of cos(w x), which 32 nodes integrate to rounding.
         even = np.linspace(0, math.pi, 2 + int(math.pi * reach / 20))
-        edges = np.union1d(dyadic, even)
+        edges = np.union1d(math.pi * 0.5 ** np.arange(54), even)
         nodes, weights = special.roots_legendre(32)
         half = np.diff(edges)[:, None] / 2
         w = (edges[:-1, None] + half * (1 + nodes)).ravel()
@@ -287,12 +281,7 @@ KERNELS: dict[str, Kernel] = {
 
 
 def get_kernel(kernel: str | Kernel) -> Kernel:
-    """Return the family of that name (``"alpha"`` means ``Alpha(0.5)``), or the family itself.
-
-    Example:
-        >>> get_kernel("binomial")
-        Binomial()
-    """
+    """Return the family of that name (``"alpha"`` means ``Alpha(0.5)``), or the family itself."""
     if isinstance(kernel, Kernel):
         return kernel
     if not isinstance(kernel, str) or kernel not in KERNELS:

@@ -1,8 +1,8 @@
-"""What lies outside an image: the padding modes, named as PyTorch does."""
+"""Padding modes, with the names PyTorch gives them: what lies outside an image."""
 
 from typing import Any, Literal
 
-from ._arguments import check_choice
+from scalespaces.theory._arguments import check_choice
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
@@ -12,10 +12,9 @@ NUMPY_PADDING: dict[PaddingMode, Any] = {
     "replicate": "edge",
     "circular": "wrap",
 }
-"""What ``numpy.pad`` calls the padding modes."""
+"""The names ``numpy.pad`` gives them."""
 
 
 def check_padding_mode(padding_mode: PaddingMode) -> PaddingMode:
     """Return the padding mode, or list the valid ones."""
-    check_choice("padding_mode", padding_mode, NUMPY_PADDING)
-    return padding_mode
+    return check_choice("padding_mode", padding_mode, NUMPY_PADDING)

@@ -1,7 +1,7 @@
 """Dilations and the blur that goes with them.
 
-The zero-scale s0 (or Sigma0) is a variance: the blur that the pixels of an image are taken to have already. Thinning
-the grid shrinks it; blurring beforehand by the variances given here restores it.
+The zero-scale s0 (or Sigma0) is a variance: the blur that the pixels of an image are assumed to have. Subsampling
+shrinks it; blurring first, by the variances given here, restores it.
 """
 
 import math
@@ -11,26 +11,15 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scalespaces.theory._arguments import Array, check_integer, check_real
-
-from ._anisotropic import check_covariance
-from ._kernels import Kernel, discrete_gaussian, get_kernel
+from scalespaces.theory._anisotropic import check_covariance
+from scalespaces.theory._arguments import Array, check_integer, check_matrix, check_real
+from scalespaces.theory._kernels import Kernel, check_zero_scale, discrete_gaussian, get_kernel
 
 Base = float | tuple[tuple[float, ...], ...]
 """The expansion from one level to the next: a number c > 1, or a square matrix C whose inverse is a contraction."""
 
 
-_CLOSEST = 1 + 1e-9  # a number that close to 1 is 1, but for rounding
-
-
-def check_zero_scale(zero_scale: Any) -> float:
-    """Return the zero-scale s0, a finite variance that is not negative, as a float.
-
-    Example:
-        >>> check_zero_scale(1)
-        1.0
-    """
-    return check_real("zero_scale", zero_scale, ">= 0, a variance", lambda s0: s0 >= 0)
+_CLOSEST = 1 + 1e-9  # numbers closer to 1 than this differ from it by rounding
 
 
 def check_base(base: Any) -> Base:
@@ -38,23 +27,12 @@ def check_base(base: Any) -> Base:
 
     A number must satisfy :math:`c > 1`. A matrix must expand: all its singular values are at least 1, and
     :math:`|\det C| > 1`.
-
-    Example:
-        >>> check_base(2)
-        2.0
-        >>> check_base([[1, 1], [1, -1]])  # the quincunx grid: half the pixels at each level
-        ((1.0, 1.0), (1.0, -1.0))
     """
-    if isinstance(base, float) and _CLOSEST < base < math.inf:  # at once: every layer asks
+    if isinstance(base, float) and _CLOSEST < base < math.inf:  # the common case first: every layer asks
         return base
     if isinstance(base, Real):
         return check_real("base", base, "> 1", lambda c: c > _CLOSEST)
-    try:
-        C: Array = np.asarray(base, dtype=np.float64)
-    except (TypeError, ValueError):
-        C = np.full((1, 1), np.nan)
-    if C.ndim != 2 or C.shape[0] != C.shape[1] or C.size == 0 or not np.isfinite(C).all():
-        raise ValueError(f"base must be a number > 1 or a finite square matrix, got {base!r}; pass one of these")
+    C = check_matrix("base", base, "a number > 1 or a finite square matrix")
     singular = np.linalg.svd(C, compute_uv=False)
     if singular[-1] < 1 - 1e-9 or singular[0] <= 1 + 1e-9:
         raise ValueError(
@@ -73,8 +51,8 @@ def expansion(base: Base, k: int) -> float | Array: ...
 def expansion(base: Base, k: int) -> float | Array:
     r"""Return :math:`c^k`, or the matrix power :math:`C^k`; k may be negative.
 
-    What comes out within a relative 1e-9 of an integer is that integer, so that every second level of base
-    :math:`\sqrt 2` lies on whole pixels. Negative powers are inverses of such snapped powers.
+    A result within a relative 1e-9 of an integer is rounded to it, so that every second level of base :math:`\sqrt 2`
+    lies on whole pixels. Negative powers are inverses of such rounded powers.
 
     Example:
         >>> expansion(2**0.5, 2), expansion(2**0.5, -4)
@@ -84,8 +62,8 @@ def expansion(base: Base, k: int) -> float | Array:
 
 
 def power(base: Base, k: int) -> Any:
-    """The same of a base that was checked before: layers ask often."""
-    if isinstance(base, float):  # no NumPy here: layers ask while torch.compile watches
+    """:func:`expansion` without its checks, which are slow to repeat in every layer."""
+    if isinstance(base, float):  # no NumPy here: torch.compile traces this
         number = base ** abs(k)
         number = float(round(number)) if abs(number - round(number)) <= 1e-9 * number else number
         return number if k >= 0 else 1 / number
@@ -112,8 +90,8 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
 
     .. math:: T(A, \Sigma_0) = A^{-1} \Sigma_0 A^{-\top} - \Sigma_0
 
-    It exists if T is positive semi-definite; for :math:`\Sigma_0 = s_0 I` this says that no singular value of A exceeds
-    1. T may be singular: zero for a rotation, of rank one for diag(1, 1/2).
+    It exists if T is positive semi-definite; for :math:`\Sigma_0 = s_0 I` that is when no singular value of A exceeds
+    1. T may be singular: it is zero for a rotation, and of rank one for diag(1, 1/2).
 
     Args:
         A: Invertible matrix of shape (d, d), or a number for d = 1.
@@ -143,7 +121,7 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
             f"A, of singular values {np.linalg.svd(A, compute_uv=False).tolist()}, is upscaling somewhere; use an A "
             "that shrinks every ellipse of Sigma0: where Sigma0 is a number, singular values of at most 1"
         )
-    noise = eigenvalues < 1e-12 * size  # what rounding leaves of a zero, on either side of it
+    noise = eigenvalues < 1e-12 * size  # zeros but for rounding, of either sign
     if noise.any():
         T = (vectors * np.where(noise, 0.0, eigenvalues)) @ vectors.T
     return (T + T.T) / 2 + 0.0  # no negative zeros
@@ -151,9 +129,7 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
 
 def check_dilation(A: ArrayLike) -> Array:
     """Return A as a finite invertible matrix; a number is a matrix of one entry."""
-    matrix = np.atleast_2d(np.asarray(A, dtype=np.float64))
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0 or not np.isfinite(matrix).all():
-        raise ValueError(f"A must be a finite square matrix, got {A!r}; pass a (d, d) array")
+    matrix = check_matrix("A", np.atleast_2d(np.asarray(A, dtype=np.float64)))
     singular = np.linalg.svd(matrix, compute_uv=False)
     if singular[-1] <= 1e-12 * singular[0]:
         raise ValueError(f"A must be invertible, got singular values {singular.tolist()}; none may be zero")

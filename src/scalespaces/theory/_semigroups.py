@@ -7,20 +7,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scalespaces.theory._anisotropic import gaussian_blur
 from scalespaces.theory._arguments import Array, check_integer, check_real
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
-
-from ._anisotropic import gaussian_blur
-from ._scale import blur_covariance, check_dilation
+from scalespaces.theory._scale import blur_covariance, check_dilation
 
 Value = TypeVar("Value")
 
-_MODES: dict[PaddingMode, str] = {
-    "zeros": "grid-constant",
-    "reflect": "mirror",
-    "replicate": "nearest",
-    "circular": "grid-wrap",
-}
+_SCIPY = {"zeros": "grid-constant", "reflect": "mirror", "replicate": "nearest", "circular": "grid-wrap"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +24,9 @@ class ScaleTranslation:
     .. math:: S_{A,z}[f](x) = [G_A * f](A^{-1} x + z), \qquad (A, z)(B, y) = (AB, B^{-1} z + y)
 
     The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`. The paper prints :math:`(AB, Ay + z)`, which belongs to
-    the action :math:`f(A^{-1}(x - z))` of its supplement: ``compose_affine_action``.
+    the action :math:`f(A^{-1}(x - z))` of its supplement.
 
-    Any zero-scale at all needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
+    Every zero-scale needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
 
     Args:
         A: Matrix of shape (d, d), or a number a in (0, 1] for a times the identity.
@@ -72,7 +66,10 @@ class ScaleTranslation:
 
     def compose(self, other: "ScaleTranslation") -> "ScaleTranslation":
         """Return (A, z)(B, y) = (AB, B^-1 z + y): act by ``other`` first, then by ``self``; also ``self @ other``."""
-        _check_dimensions(self, other)
+        if self.z.size != other.z.size:
+            raise ValueError(
+                f"elements must have one dimension, got {self.z.size} and {other.z.size}; compose like with like"
+            )
         return ScaleTranslation(self.A @ other.A, np.linalg.solve(other.A, self.z) + other.z)
 
     __matmul__ = compose
@@ -89,25 +86,6 @@ class ScaleTranslation:
         return f"ScaleTranslation(A={self.A.tolist()}, z={self.z.tolist()})"
 
 
-def _check_dimensions(s: ScaleTranslation, t: ScaleTranslation) -> None:
-    if s.z.size != t.z.size:
-        raise ValueError(f"elements must have one dimension, got {s.z.size} and {t.z.size}; compose like with like")
-
-
-def compose_affine_action(s: ScaleTranslation, t: ScaleTranslation) -> ScaleTranslation:
-    r"""Return (AB, Ay + z), the law the paper prints.
-
-    It composes the *supplement's* action :math:`L_{A,z}[f](x) = [G_A * f](A^{-1}(x - z))`, not the one of :func:`act`.
-    The map :math:`(A, z) \mapsto (A, -A^{-1} z)` carries the one law to the other.
-
-    Example:
-        >>> compose_affine_action(ScaleTranslation(0.5, 1), ScaleTranslation(0.5, 3))
-        ScaleTranslation(A=[[0.25]], z=[2.5])
-    """
-    _check_dimensions(s, t)
-    return ScaleTranslation(s.A @ t.A, s.A @ t.z + s.z)
-
-
 def act(
     f: ArrayLike,
     element: ScaleTranslation,
@@ -117,20 +95,20 @@ def act(
     padding_mode: PaddingMode = "reflect",
     truncation: float = 4.0,
 ) -> Array:
-    r"""Act on a d-dimensional array: blur, then read off at :math:`A^{-1} x + z`.
+    r"""Act on a d-dimensional array: blur, then sample at :math:`A^{-1} x + z`.
 
     .. math:: S_{A,z}[f](x) = [G(\cdot, A^{-1} \Sigma_0 A^{-\top} - \Sigma_0) * f](A^{-1} x + z)
 
-    Whole positions are gathered exactly, so translations by whole pixels are exact; others are interpolated linearly.
-    In the continuum :math:`S_s S_t = S_{st}`; on the grid this holds up to the aliasing that the zero-scale lets pass
-    and the blur that interpolation adds.
+    Interpolation is linear, and exact at whole positions; so translations by whole pixels are exact. In the continuum
+    :math:`S_s S_t = S_{st}`; on the grid this holds up to the aliasing that the zero-scale lets pass and the blur that
+    interpolation adds.
 
     Args:
         f: The image.
         element: (A, z).
         Sigma0: Zero-scale: a covariance matrix, or a number s0 for s0 times the identity.
-        shape: Shape of the output. By default, all :math:`x \ge 0` up to the last position inside the image, which
-            needs a diagonal A of positive entries.
+        shape: Shape of the output. By default it holds all :math:`x \ge 0` up to the last position inside the image,
+            which needs a diagonal A with positive entries.
         padding_mode: What lies outside the image, and outside its blurred version: "zeros", "reflect" (without
             repeating the edge), "replicate" or "circular".
         truncation: Half the width of the kernel in standard deviations.
@@ -153,7 +131,7 @@ def act(
     positions = np.where(np.abs(positions - whole) < 1e-9, whole, positions)  # weights exactly 0 and 1
     from scipy import ndimage  # slow to import
 
-    return ndimage.map_coordinates(blurred, positions, order=1, mode=_MODES[padding_mode]).reshape(shape)
+    return ndimage.map_coordinates(blurred, positions, order=1, mode=_SCIPY[padding_mode]).reshape(shape)
 
 
 def _default_shape(size: tuple[int, ...], element: ScaleTranslation) -> list[int]:
@@ -171,7 +149,7 @@ def _default_shape(size: tuple[int, ...], element: ScaleTranslation) -> list[int
 def act_lifted(f: Callable[[ScaleTranslation], Value], t: ScaleTranslation) -> Callable[[ScaleTranslation], Value]:
     r"""Act on a function on the semigroup: :math:`L_t[f](s) = f(st)`.
 
-    This is what the action on images becomes after a lift :math:`f^\uparrow(s) = S_s[f](0)`: a mere shift.
+    After a lift :math:`f^\uparrow(s) = S_s[f](0)` this shift is the action on images.
 
     Example:
         >>> shifted = act_lifted(lambda s: s.z.tolist(), ScaleTranslation(1.0, 3))
