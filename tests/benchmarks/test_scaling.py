@@ -34,7 +34,8 @@ def test_two_processes_send_what_was_computed(model, tmp_path):
     make_pcam(tmp_path / "pcam", {"train": 16, "valid": 2})
     make_cityscapes(tmp_path / "cityscapes", {"train": 16, "val": 2}, size=(64, 64))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*torchrun, __file__, model, str(tmp_path)], capture_output=True, text=True)
+    command = [*torchrun, "-m", "tests.benchmarks.test_scaling", model, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     seen = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     expected = cost(model, "recommended")
