@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks._case import Case, number
 from benchmarks._growth import Growth
-from scalespaces.plotting import _finish, _new_figure
+from scalespaces.plotting._figure import finish, new_figure
 
 # Of Okabe and Ito, distinct for the color-blind; paler for the forward pass.
 COLORS = {"pyramid": "#0072B2", "dense": "#009E73", "paper": "#D55E00", "ours": "#0072B2"}
@@ -15,7 +15,7 @@ COLORS = {"pyramid": "#0072B2", "dense": "#009E73", "paper": "#D55E00", "ours": 
 def plot(cases: Sequence[Case], growths: Sequence[Growth], title: str, path: str) -> Any:
     """Draw a panel of bars for each case, and two of curves, time and memory, for each axis of growth."""
     rows = math.ceil(len(cases) / 2) + len(growths)
-    figure = _new_figure(13, 3.1 * rows + 0.4)
+    figure = new_figure(13, 3.1 * rows + 0.4)
     axes = figure.subplots(rows, 2, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
@@ -25,7 +25,7 @@ def plot(cases: Sequence[Case], growths: Sequence[Growth], title: str, path: str
         for ax, unit in zip(row, ("ms", "MiB"), strict=True):
             _draw_curves(ax, growth, unit)
     figure.suptitle(title, fontsize=10)
-    return _finish(figure, path)
+    return finish(figure, path)
 
 
 def _draw_ratios(ax: Any, case: Case) -> None:

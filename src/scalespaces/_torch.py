@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -89,7 +90,7 @@ def hint(size: Any) -> int:
 
 def is_batched(x: Tensor) -> bool:
     """Whether this stands for many gradients at once, as in ``torch.autograd.grad(is_grads_batched=True)``."""
-    return torch._C._functorch.is_legacy_batchedtensor(x)
+    return is_legacy_batchedtensor(x)
 
 
 def collate_with(kind: type, function: Callable) -> None:

@@ -58,4 +58,5 @@ def corr(weight: Tensor, x: list[Tensor]) -> list[Tensor]:
 
 def norm(state: dict[str, Tensor], name: str, f: Tensor) -> Tensor:
     """PyTorch's own batch normalization, in evaluation."""
-    return F.batch_norm(f, *(state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")))
+    mean, var, weight, bias = (state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias"))
+    return F.batch_norm(f, mean, var, weight, bias)

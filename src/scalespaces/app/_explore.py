@@ -19,7 +19,8 @@ from scalespaces.functional._lift import LiftPlan, Stage, most_levels
 from scalespaces.nn import Lift
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._kernels import Kernel, get_kernel
-from scalespaces.theory._scale import check_base, check_zero_scale
+from scalespaces.theory._scale import check_base, 
+from scalespaces.theory._kernels import check_zero_scale
 
 MOST_LEVELS = 12
 MOST_SAMPLES = 2**24

@@ -18,10 +18,9 @@ from torch import nn
 import scalespaces
 from scalespaces import models
 from scalespaces._extras import require
-from scalespaces._files import replacing, write_json
+from scalespaces._files import refuse_existing, replacing, write_json
 from scalespaces.cli._arguments import Parser, add_source, natural, positive
 from scalespaces.data._folders import image_files
-from scalespaces.data._make import refuse_existing
 from scalespaces.data._pixels import SUFFIXES
 from scalespaces.data._progress import progress
 from scalespaces.models._source import build

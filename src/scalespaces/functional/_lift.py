@@ -30,7 +30,8 @@ from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance, ex
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._kernels import get_kernel
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
-from scalespaces.theory._scale import Base, check_base, check_zero_scale
+from scalespaces.theory._scale import Base, check_base, 
+from scalespaces.theory._kernels import check_zero_scale
 
 Sampling = str | float
 METHODS = ("cascade", "direct")  # the exact one, and the paper's

@@ -10,8 +10,8 @@ from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, 
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
+from scalespaces.theory._kernels import check_zero_scale
 from scalespaces.theory._padding import PaddingMode
-from scalespaces.theory._scale import check_zero_scale
 
 
 class CausalLift(Constants):

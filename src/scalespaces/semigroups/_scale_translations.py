@@ -14,8 +14,8 @@ from scalespaces.semigroups._semigroup import Lifted, Semigroup
 from scalespaces.semigroups._translations import Shift, ShiftGrid
 from scalespaces.space._space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._kernels import check_zero_scale
 from scalespaces.theory._padding import PaddingMode
-from scalespaces.theory._scale import check_zero_scale
 
 ScaleShift = tuple[int, Shift]
 

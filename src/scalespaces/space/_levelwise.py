@@ -47,10 +47,6 @@ def _operator(function: Callable) -> Operator:
     return lambda self, other: apply(function, (self, other), {})
 
 
-def _comparison(function: Callable) -> Operator:
-    return lambda self, other: apply(function, (self, other), {}) if isinstance(other, _COMPARED) else NotImplemented
-
-
 class Levelwise:
     """What acts level by level: operators, tensor methods and torch functions."""
 
@@ -132,7 +128,12 @@ class Levelwise:
     __or__ = __ror__ = _operator(torch.bitwise_or)
     __xor__ = __rxor__ = _operator(torch.bitwise_xor)
     __lt__, __le__, __gt__, __ge__ = map(_operator, (torch.lt, torch.le, torch.gt, torch.ge))
-    __eq__, __ne__ = _comparison(torch.eq), _comparison(torch.ne)  # type: ignore[reportAssignmentType]
+
+    def __eq__(self, other: Any) -> Any:
+        return apply(torch.eq, (self, other), {}) if isinstance(other, _COMPARED) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        return apply(torch.ne, (self, other), {}) if isinstance(other, _COMPARED) else NotImplemented
 
 
 _COMPARED = (Levelwise, PerLevel, Tensor, int, float, complex, np.number, np.bool_, torch.SymInt, torch.SymFloat)
