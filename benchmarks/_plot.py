@@ -25,7 +25,7 @@ def plot(cases: Sequence[Case], growths: Sequence[Growth], title: str, path: str
         for ax, unit in zip(row, ("ms", "MiB"), strict=True):
             _draw_curves(ax, growth, unit)
     figure.suptitle(title, fontsize=10)
-    return finish(figure, path)
+    return finish(figure, path, None)
 
 
 def _draw_ratios(ax: Any, case: Case) -> None:

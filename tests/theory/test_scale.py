@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from scalespaces.theory import Alpha, blur_covariance, blur_variance, discrete_gaussian, expansion, level_variances
-from scalespaces.theory._kernels import KERNELS
-from scalespaces.theory._scale import check_base, 
-from scalespaces.theory._kernels import check_zero_scale
+from scalespaces.theory._kernels import KERNELS, check_zero_scale
+from scalespaces.theory._scale import check_base
 
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 

@@ -18,9 +18,8 @@ from scalespaces._measure import take_turns
 from scalespaces.functional._lift import LiftPlan, Stage, most_levels
 from scalespaces.nn import Lift
 from scalespaces.space import ScaleSpace
-from scalespaces.theory._kernels import Kernel, get_kernel
-from scalespaces.theory._scale import check_base, 
-from scalespaces.theory._kernels import check_zero_scale
+from scalespaces.theory._kernels import Kernel, check_zero_scale, get_kernel
+from scalespaces.theory._scale import check_base
 
 MOST_LEVELS = 12
 MOST_SAMPLES = 2**24
