@@ -10,6 +10,18 @@ from typing import Any
 from scalespaces._torch import known_equal
 
 
+def _binary(op: Callable, *, reflected: bool = False) -> Callable[[PerLevel, Any], Any]:
+    return lambda self, other: self._with(op, other, reflected=reflected)
+
+
+def _unary(op: Callable) -> Callable[..., Any]:
+    return lambda self, *args: collapse([op(value, *args) for value in self.values])
+
+
+def _comparison(op: Callable, sign: str) -> Callable[[PerLevel, Any], Any]:
+    return lambda self, other: self._compare(op, sign, other)
+
+
 class PerLevel:
     """One number for each level: what ``x.shape[2]`` is when the levels of ``x`` differ in size.
 
@@ -85,85 +97,26 @@ class PerLevel:
             return self._agree(list(answer.values), f"(... {sign} {other})")
         return answer
 
-    def __add__(self, other: Any) -> Any:
-        return self._with(operator.add, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._with(operator.sub, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._with(operator.sub, other, reflected=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._with(operator.mul, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._with(operator.truediv, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._with(operator.truediv, other, reflected=True)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._with(operator.floordiv, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._with(operator.floordiv, other, reflected=True)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._with(operator.mod, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self._with(operator.mod, other, reflected=True)
-
-    def __pow__(self, other: Any) -> Any:
-        return self._with(operator.pow, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return self._with(operator.pow, other, reflected=True)
+    __add__ = __radd__ = _binary(operator.add)
+    __mul__ = __rmul__ = _binary(operator.mul)
+    __sub__, __rsub__ = _binary(operator.sub), _binary(operator.sub, reflected=True)
+    __truediv__, __rtruediv__ = _binary(operator.truediv), _binary(operator.truediv, reflected=True)
+    __floordiv__, __rfloordiv__ = _binary(operator.floordiv), _binary(operator.floordiv, reflected=True)
+    __mod__, __rmod__ = _binary(operator.mod), _binary(operator.mod, reflected=True)
+    __pow__, __rpow__ = _binary(operator.pow), _binary(operator.pow, reflected=True)
+    __neg__, __pos__, __abs__ = map(_unary, (operator.neg, operator.pos, abs))
+    __round__, __floor__, __ceil__, __trunc__ = map(_unary, (round, math.floor, math.ceil, math.trunc))
+    __lt__, __le__ = _comparison(operator.lt, "<"), _comparison(operator.le, "<=")
+    __gt__, __ge__ = _comparison(operator.gt, ">"), _comparison(operator.ge, ">=")
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
-
-    def __neg__(self) -> Any:
-        return collapse([-value for value in self.values])
-
-    def __pos__(self) -> Any:
-        return self
-
-    def __abs__(self) -> Any:
-        return collapse([abs(value) for value in self.values])
-
-    def __round__(self, digits: int | None = None) -> Any:
-        return collapse([round(value, digits) for value in self.values])
-
-    def __floor__(self) -> Any:
-        return collapse([math.floor(value) for value in self.values])
-
-    def __ceil__(self) -> Any:
-        return collapse([math.ceil(value) for value in self.values])
-
-    def __trunc__(self) -> Any:
-        return collapse([math.trunc(value) for value in self.values])
 
     def __eq__(self, other: object) -> Any:
         return self._compare(operator.eq, "==", other)
 
     def __ne__(self, other: object) -> Any:
         return self._compare(operator.ne, "!=", other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compare(operator.lt, "<", other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compare(operator.le, "<=", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compare(operator.gt, ">", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare(operator.ge, ">=", other)
-
-    __radd__, __rmul__ = __add__, __mul__
 
 
 class Shape(tuple):
