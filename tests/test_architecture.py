@@ -76,6 +76,43 @@ def test_imports_follow_the_arrows():
     assert [line for module in modules() for line in complaints(*module)] == []
 
 
+ORDER = {  # inside the rooms of the core, a file imports only files to its left
+    "space": "_strict _numbers _window _grid _per_level _axes _levelwise _space",
+    "functional": "_constants _fast._choice _fast._blocks _fast._finer _sampling _correlate _fast._fold _fast._banded "
+    "_moments _fast._batch_norm _resample _norm _pool _conv _lift",
+    "foreign": "_register _upsample _windows _resizing _norms",
+}
+
+
+def test_the_files_of_the_core_are_in_order():
+    for room, text in ORDER.items():
+        names = [f"scalespaces.{room}.{name}" for name in text.split()]
+        files = {module: imports(module, package, source) for module, package, source in modules() if not package}
+        assert {name for name in files if name.startswith(f"scalespaces.{room}.")} == set(names)
+        for index, name in enumerate(names):
+            later = tuple(f"{other}." for other in names[index + 1 :])
+            assert [found for found in files[name] if found.startswith(later)] == []
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    files = {module: imports(module, package, source) for module, package, source in modules() if not package}
+    above = {
+        module: {file for file in files for name in names if name == file or name.startswith(f"{file}.")} - {module}
+        for module, names in files.items()
+    }
+    while free := [module for module, needed in above.items() if not needed & above.keys()]:
+        for module in free:
+            del above[module]
+    assert sorted(above) == []
+
+
+def test_fast_paths_are_behind_one_door():
+    for module, package, source in modules():
+        inside = module.startswith("scalespaces.functional.")
+        used = [name for name in imports(module, package, source) if name.startswith("scalespaces.functional._fast")]
+        assert inside or used == [], module
+
+
 def test_no_module_is_called_utils():
     assert [name for name, _, _ in modules() if "utils" in name] == []
 

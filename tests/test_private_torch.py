@@ -12,18 +12,16 @@ USED = {  # in HOME; whoever updates PyTorch looks these up
     "_dynamo_marked_constant",
     "_dynamo_static_indices",
     "torch._C._are_functorch_transforms_active",
+    "torch._C._functorch.is_legacy_batchedtensor",
     "torch._C._get_tracing_state",
     "torch.autograd.forward_ad._current_level",
     "torch.fx.experimental.symbolic_shapes.guard_scalar",
-}
-TO_MOVE = {  # files whose private names have yet to move to HOME
-    "benchmarks/_counts.py",
-    "src/scalespaces/bench/_counts.py",
-    "src/scalespaces/functional/_fast/_finer.py",
-    "src/scalespaces/nn/_norm.py",
-    "src/scalespaces/semigroups/_graphs.py",
-    "src/scalespaces/space/_per_level.py",
-    "src/scalespaces/space/_space.py",
+    "torch.fx.experimental.symbolic_shapes.statically_known_true",
+    "torch.nn.modules.batchnorm._NormBase",
+    "torch.utils._pytree.GetAttrKey",
+    "torch.utils._pytree.SequenceKey",
+    "torch.utils._pytree.register_pytree_node",
+    "torch.utils.data._utils.collate.default_collate_fn_map",
 }
 
 
@@ -64,15 +62,15 @@ def private_names(source: str) -> set[str]:
 
 
 def files() -> dict[str, str]:
-    """The package and the scripts around it."""
-    paths = [path for folder in ("src", "benchmarks", "examples", "docs") for path in (ROOT / folder).rglob("*.py")]
+    """The package and what users copy from."""
+    paths = [path for folder in ("src", "examples", "docs") for path in (ROOT / folder).rglob("*.py")]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(paths)}
 
 
 def test_private_names_of_torch_are_in_one_file():
     found = {name: names for name, source in files().items() if (names := private_names(source))}
     assert found.pop(HOME) == USED
-    assert {name: names for name, names in found.items() if name not in TO_MOVE} == {}
+    assert found == {}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,12 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree
 from torch.utils.data._utils.collate import default_collate_fn_map
+
+NormBase = _NormBase
+"""The parameters, buffers and state dict of torch's batch normalizations."""
 
 
 def constant(function: Callable) -> Callable:

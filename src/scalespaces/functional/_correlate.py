@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from scalespaces._torch import constant, static
 from scalespaces.functional._constants import sent
 from scalespaces.functional._sampling import pad
-from scalespaces.space._grid import remembered
-from scalespaces.space._numbers import as_integer, floor
+from scalespaces.space._numbers import as_integer, floor, remembered
 from scalespaces.space._window import Window
 from scalespaces.theory._padding import PaddingMode
 

@@ -22,8 +22,8 @@ from scalespaces.functional._fast._banded import Band, block_rows, multiply, toe
 from scalespaces.functional._fast._choice import blurs_by_matrices, is_known
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._sampling import sample
-from scalespaces.space._grid import Grid, make_grid, remembered
-from scalespaces.space._numbers import as_integer, count, floor
+from scalespaces.space._grid import Grid, make_grid
+from scalespaces.space._numbers import as_integer, count, floor, remembered
 from scalespaces.space._space import ScaleSpace, place
 from scalespaces.space._window import window_of
 from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance, expansion

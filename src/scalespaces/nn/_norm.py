@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from scalespaces._torch import NormBase
 from scalespaces.functional import scale_batch_norm, scale_dropout
 from scalespaces.nn._checkpoint import is_computed_again
 from scalespaces.space import ScaleSpace
 from scalespaces.space._space import check_space
 
 
-class ScaleBatchNorm(_NormBase):
+class ScaleBatchNorm(NormBase):
     """Batch normalization with one set of statistics per channel for all levels.
 
     Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of

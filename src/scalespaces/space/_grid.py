@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
 
-from scalespaces.space._numbers import as_integer
+from scalespaces.space._numbers import as_integer, remembered
+from scalespaces.space._window import Window
 from scalespaces.theory._causal import check_causal_base
 from scalespaces.theory._scale import Base, check_base, power
-
-if TYPE_CHECKING:
-    from scalespaces.space._window import Window
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def remembered(function: Callable[P, T]) -> Callable[P, T]:
-    """Compute a function of grids and plain numbers once; torch.compile traces it, since it sees through no cache."""
-    cached = functools.lru_cache(maxsize=1024)(function)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return function(*args, **kwargs) if torch.compiler.is_compiling() else cached(*args, **kwargs)  # type: ignore[reportReturnType]
-
-    return call
 
 
 @dataclass(frozen=True, eq=False)

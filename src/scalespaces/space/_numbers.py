@@ -1,9 +1,11 @@
-"""Numbers of a grid: integers up to rounding, how many samples fit, one number per axis."""
+"""Numbers of a grid: integers up to rounding, how many samples fit, one number per axis; all computed once."""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -47,3 +49,18 @@ def per_axis(value: Any, dims: int, name: str) -> tuple[int, ...]:
     if len(values) != dims or not all(isinstance(v, _INTEGERS) for v in values):
         raise ValueError(f"{name} is an integer or one for each of {dims} axes, got {value}")
     return values
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def remembered(function: Callable[P, T]) -> Callable[P, T]:
+    """Compute a function of grids and plain numbers once; torch.compile traces it, since it sees through no cache."""
+    cached = functools.lru_cache(maxsize=1024)(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs) if torch.compiler.is_compiling() else cached(*args, **kwargs)  # type: ignore[reportReturnType]
+
+    return call

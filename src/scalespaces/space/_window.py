@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scalespaces.space._grid import remembered
-from scalespaces.space._numbers import as_integer, floor, per_axis
+from scalespaces.space._numbers import as_integer, floor, per_axis, remembered
 
 
 @dataclass(frozen=True)
