@@ -56,6 +56,6 @@ def corr(weight: Tensor, x: list[Tensor]) -> list[Tensor]:
     return out
 
 
-def norm(state: dict[str, Tensor], name: str, f: Tensor) -> Tensor:
+def norm(state: dict[str, Any], name: str, f: Tensor) -> Tensor:
     """PyTorch's own batch normalization, in evaluation."""
     return F.batch_norm(f, *(state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")))
