@@ -56,7 +56,7 @@ def corr(weight: Tensor, x: list[Tensor]) -> list[Tensor]:
     return out
 
 
-def norm(state: dict[str, Tensor], name: str, f: Tensor) -> Tensor:
+def norm(state: dict[str, Any], name: str, f: Tensor) -> Tensor:
     """PyTorch's own batch normalization, in evaluation."""
     mean, var, weight, bias = (state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias"))
     return F.batch_norm(f, mean, var, weight, bias)
