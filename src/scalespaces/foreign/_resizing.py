@@ -109,7 +109,7 @@ def _interpolate(
                     ratio = (old - 1) / (new - 1) if new > 1 else 0.0
                 level = interpolate_spread(level, axis, lattices, base, f, end, mode, bool(align_corners), ratio)
             levels.append(level)
-    return x.on(levels, x.grid.refine(factor, half_pixel(factor)))
+    return x.on(levels, x.grid.refine(tuple(factor), half_pixel(factor)))
 
 
 def _factors(x: ScaleSpace, size: tuple | None, scale_factor: Any) -> list[float] | None:
@@ -128,7 +128,7 @@ def _factors(x: ScaleSpace, size: tuple | None, scale_factor: Any) -> list[float
 def _pixel_shuffle(func: Callable, input: Any, upscale_factor: int) -> ScaleSpace:
     x = _on_plain_grid(input, func)
     factor = [float(upscale_factor)] * 2
-    return x.on(each(func, x, upscale_factor), x.grid.refine(factor, half_pixel(factor)))
+    return x.on(each(func, x, upscale_factor), x.grid.refine(tuple(factor), half_pixel(factor)))
 
 
 @instead_of("pixel_unshuffle")

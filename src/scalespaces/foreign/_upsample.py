@@ -24,9 +24,9 @@ LINEAR = ("linear", "bilinear", "trilinear")
 NEAREST = ("nearest", "nearest-exact")
 
 
-def half_pixel(factor: Sequence[float]) -> list[float]:
+def half_pixel(factor: Sequence[float]) -> tuple[float, ...]:
     """Where sample 0 of a finer grid lies if both grids divide the same pixels."""
-    return [1 / (2 * f) - 1 / 2 for f in factor]
+    return tuple(1 / (2 * f) - 1 / 2 for f in factor)
 
 
 def interpolate_spread(

@@ -78,8 +78,9 @@ def _conv_transpose(
         else:
             size = [count(n, x.steps[k]) for n in zero.shape[2:]]
             levels.append(transpose_spread(level, *lattices_of(x, k), stride, plain, size))
-    shift = [-(d * (n - 1) / 2 - p) / s for n, d, p, s in zip(weight.shape[2:], dilation, padding, stride, strict=True)]
-    return x.on(levels, x.grid.refine([float(s) for s in stride], shift))
+    axes = zip(weight.shape[2:], dilation, padding, stride, strict=True)
+    shift = tuple(-(d * (n - 1) / 2 - p) / s for n, d, p, s in axes)
+    return x.on(levels, x.grid.refine(tuple(map(float, stride)), shift))
 
 
 def _covers(x: ScaleSpace, size: tuple, padding: tuple, dilation: tuple) -> bool:

@@ -122,7 +122,7 @@ def _pool(
         view.check(level.shape[2:], apart, index + x.first_level)
         with full_precision(level):
             levels.append(reduce(*lead(view, level, apart, mode, value), apart))
-    return x.on(levels, x.grid.slide(view, dilated=dilated))
+    return x.on(levels, x.grid.slide(view, dilated))
 
 
 def _average(f: Tensor, window: Window, apart: Any) -> Tensor:

@@ -106,9 +106,10 @@ class Grid:
         r"""Samples of a level between the taps of a filter, :math:`c^k / step_k`."""
         return self.expansion(index) / self.steps[index]
 
+    @remembered
     def spacings(self) -> tuple[Any, ...]:
         """The spacing of every level."""
-        return _spacings(self)
+        return tuple(self.spacing(index) for index in range(self.num_levels))
 
     def is_plain(self, index: int) -> bool:
         """Whether taps meet neighboring samples, as in a plain convolution."""
@@ -144,22 +145,45 @@ class Grid:
         """The same grid but for some fields."""
         return replace(self, **changes)
 
+    @remembered
     def keep(self, num_levels: int) -> Grid:
         """The grid of the first levels."""
-        return self if num_levels == self.num_levels else _keep(self, num_levels)
+        if not 0 < num_levels <= self.num_levels:
+            raise ValueError(f"can keep 1 to {self.num_levels} levels, got {num_levels}")
+        if num_levels == self.num_levels:
+            return self
+        return self.replace(steps=self.steps[:num_levels], origins=self.origins[:num_levels])
 
-    def slide(self, window: Window, *, dilated: bool = True) -> Grid:
+    @remembered
+    def slide(self, window: Window, dilated: bool = True) -> Grid:
         r"""The grid that a sliding window leaves.
 
         Seen from its first tap, the window's center is ``shift`` taps in. The taps of level :math:`k` are :math:`c^k`
         apart (one sample, for a window that is not ``dilated``): that is how far sample 0 moves. A stride then makes
         the unit larger. Causal windows leave the newest sample where it is.
         """
-        return _slide(self, window, dilated)
+        shift = [
+            0.0 if window.causal else d * (n - 1) / 2 - before
+            for n, d, (before, _) in zip(window.size, window.dilation, window.padding, strict=True)
+        ]
+        if not isinstance(self.base, float) and len(set(window.stride)) > 1:
+            raise ValueError(f"a matrix base needs one stride for all axes, got {window.stride}")
+        origins = []
+        for index, origin in enumerate(self.origins):
+            apart = self.expansion(index) if dilated else self.steps[index]
+            moved = apart @ np.array(shift) if isinstance(apart, np.ndarray) else [apart * s for s in shift]
+            origins.append(tuple(float(o + m) / s for o, m, s in zip(origin, moved, window.stride, strict=True)))
+        unit = tuple(u * s for u, s in zip(self.unit, window.stride, strict=True))
+        return self.replace(origins=tuple(origins), unit=unit)
 
-    def refine(self, factor: Sequence[float], shift: Sequence[float]) -> Grid:
+    @remembered
+    def refine(self, factor: tuple[float, ...], shift: tuple[float, ...]) -> Grid:
         """A grid ``factor`` times finer, whose sample 0 lies ``shift`` taps of this one further on."""
-        return _refine(self, tuple(factor), tuple(shift))
+        origins = tuple(
+            tuple((o + self.expansion(k) * s) * f for o, s, f in zip(origin, shift, factor, strict=True))
+            for k, origin in enumerate(self.origins)
+        )
+        return self.replace(origins=origins, unit=tuple(u / f for u, f in zip(self.unit, factor, strict=True)))
 
     def shift(self, offsets: Sequence[Sequence[float]]) -> Grid:
         """The grid with each level's sample 0 moved by that many samples of the level, one number per axis."""
@@ -169,9 +193,17 @@ class Grid:
         )
         return self.replace(origins=origins)
 
-    def permute(self, places: Sequence[int | None]) -> Grid:
+    @remembered
+    def permute(self, places: tuple[int | None, ...]) -> Grid:
         """The grid with its axes of space at other places; None for an axis that is gone."""
-        return _permute(self, tuple(places))
+        kept = [i for i, place in enumerate(places) if place is not None]
+        if isinstance(self.base, tuple) and 0 < len(kept) < self.dims:
+            raise ValueError("a matrix base turns axes of space into each other: none can go alone; work on x.levels")
+        return self.replace(
+            axes=tuple(place for place in places if place is not None),
+            origins=tuple(tuple(origin[i] for i in kept) for origin in self.origins),
+            unit=tuple(self.unit[i] for i in kept),
+        )
 
     def flatten(self) -> Grid:
         """The grid without axes of space: samples belong to the image as a whole."""
@@ -212,54 +244,3 @@ def make_grid(
         )
     pixels = tuple(float(u) for u in unit) or (1.0,) * len(places)
     return Grid(check_base(base), steps, starts, pixels, places, first_level, causal)
-
-
-@remembered
-def _spacings(grid: Grid) -> tuple[Any, ...]:
-    return tuple(grid.spacing(index) for index in range(grid.num_levels))
-
-
-@remembered
-def _keep(grid: Grid, num_levels: int) -> Grid:
-    if not 0 < num_levels <= grid.num_levels:
-        raise ValueError(f"can keep 1 to {grid.num_levels} levels, got {num_levels}")
-    return grid.replace(steps=grid.steps[:num_levels], origins=grid.origins[:num_levels])
-
-
-@remembered
-def _slide(grid: Grid, window: Window, dilated: bool) -> Grid:
-    shift = [
-        0.0 if window.causal else d * (n - 1) / 2 - before
-        for n, d, (before, _) in zip(window.size, window.dilation, window.padding, strict=True)
-    ]
-    if not isinstance(grid.base, float) and len(set(window.stride)) > 1:
-        raise ValueError(f"a matrix base needs one stride for all axes, got {window.stride}")
-    origins = []
-    for index, origin in enumerate(grid.origins):
-        apart = grid.expansion(index) if dilated else grid.steps[index]
-        moved = apart @ np.array(shift) if isinstance(apart, np.ndarray) else [apart * s for s in shift]
-        origins.append(tuple(float(o + m) / s for o, m, s in zip(origin, moved, window.stride, strict=True)))
-    return grid.replace(
-        origins=tuple(origins), unit=tuple(u * s for u, s in zip(grid.unit, window.stride, strict=True))
-    )
-
-
-@remembered
-def _refine(grid: Grid, factor: tuple[float, ...], shift: tuple[float, ...]) -> Grid:
-    origins = tuple(
-        tuple((o + grid.expansion(k) * s) * f for o, s, f in zip(origin, shift, factor, strict=True))
-        for k, origin in enumerate(grid.origins)
-    )
-    return grid.replace(origins=origins, unit=tuple(u / f for u, f in zip(grid.unit, factor, strict=True)))
-
-
-@remembered
-def _permute(grid: Grid, places: tuple[int | None, ...]) -> Grid:
-    kept = [i for i, place in enumerate(places) if place is not None]
-    if isinstance(grid.base, tuple) and 0 < len(kept) < grid.dims:
-        raise ValueError("a matrix base turns axes of space into each other: none can go alone; work on x.levels")
-    return grid.replace(
-        axes=tuple(place for place in places if place is not None),
-        origins=tuple(tuple(origin[i] for i in kept) for origin in grid.origins),
-        unit=tuple(grid.unit[i] for i in kept),
-    )

@@ -326,7 +326,7 @@ def _grid_of(levels: list[Tensor], spaces: Sequence[Levelwise], name: str, args:
     if places is not None:
         for other in on_grids[1:]:
             _check_same_grids(on_grids[0], other)
-        return on_grids[0].grid.permute(places)
+        return on_grids[0].grid.permute(tuple(places))
     return _broadcast_grid(shapes, on_grids) or _reduced_grid(shapes, on_grids, first, name)
 
 

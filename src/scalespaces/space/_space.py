@@ -24,10 +24,9 @@ class ScaleSpace(Levelwise):
     a pyramid the step of level :math:`k` is :math:`c^k`. All of this is in :attr:`grid`, a
     :class:`~scalespaces.space.Grid`.
 
-    In a ``causal`` space the one spatial axis is time, and the fixed point is now: samples are counted back from the
-    newest, which sits at 0 at every level, so sample :math:`i` of :math:`n` sits at ``-step * (n - 1 - i)``. Layers
-    look only back: windows end at the sample they answer for, strides keep the newest sample, and a coarse sample is
-    held from its time on until the next one.
+    In a ``causal`` space the one spatial axis is time, and the fixed point is now: sample :math:`i` of :math:`n` sits
+    at ``-step * (n - 1 - i)``. Layers look only back: windows end at the sample they answer for, strides keep the
+    newest sample, and a coarse sample is held until the next one.
 
     Whatever acts pointwise (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level
     by level. So do torch's own convolutions, poolings, normalizations and interpolations, whose taps are spread as
@@ -44,13 +43,8 @@ class ScaleSpace(Levelwise):
 
     Args:
         levels: tensors ``(B, C, *spatial_k)``, finest first.
-        base: the dilation :math:`c` between neighboring levels, or an expansion matrix.
-        steps: distance between samples of each level, in samples of level 0; 1 when left out.
-        origins: position of each level's sample 0, one number per axis; 0 when left out.
-        unit: pixels of the lifted image per sample of level 0, one number per axis; strides multiply it.
-        first_level: the number of ``levels[0]``; negative for levels finer than the image.
-        causal: the axis is time; see :func:`~scalespaces.semigroups.causal_lift`.
-        axes: which axes of the tensors are those of space; all after the second when left out.
+        base, steps, origins, unit, first_level, causal, axes: the fields of :class:`~scalespaces.space.Grid`. Left out,
+            samples are one pixel apart (dense sampling), and space is all axes after the second.
 
     Example:
         >>> x = ScaleSpace((torch.ones(1, 2, 8, 8), torch.ones(1, 2, 4, 4)), base=2, steps=(1, 2))
@@ -185,8 +179,6 @@ class ScaleSpace(Levelwise):
 
     def keep(self, num_levels: int) -> ScaleSpace:
         """The first ``num_levels`` levels: a skip connection past filters that consumed the top ones."""
-        if num_levels == self.num_levels:
-            return self
         return self.on(self.levels[:num_levels], self.grid.keep(num_levels))
 
     def stack(self) -> Tensor:
