@@ -57,10 +57,14 @@ T = TypeVar("T")
 
 def remembered(function: Callable[P, T]) -> Callable[P, T]:
     """Compute a function of grids and plain numbers once; torch.compile traces it, since it sees through no cache."""
-    cached = functools.lru_cache(maxsize=1024)(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return function(*args, **kwargs) if torch.compiler.is_compiling() else cached(*args, **kwargs)  # type: ignore[reportReturnType]
+        return function(*args, **kwargs) if torch.compiler.is_compiling() else _recall(function, *args, **kwargs)
 
     return call
+
+
+@functools.lru_cache(maxsize=4096)
+def _recall(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
