@@ -106,5 +106,5 @@ docs: .venv-zoo/.installed  ## Build the site with its tutorials into out/docs, 
 	@echo out/docs/index.html
 
 clean:  ## Remove the environments, outputs and caches
-	rm -rf .venv .venv-oldest .venv-zoo out docs/gallery dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-zoo out docs/gallery dist build __pycache__ .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
