@@ -56,8 +56,10 @@ def test_contenders_see_what_settings_say(format):
 # --- what is compared is alike ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extra("cv2")
 def test_opencv_lifts_as_we_do_and_gets_its_threads_back():
-    cv2 = pytest.importorskip("cv2")
+    import cv2
+
     before = cv2.getNumThreads()
     for case in SUITES["lift"](QUICK):
         assert cv2.getNumThreads() == torch.get_num_threads()

@@ -300,7 +300,8 @@ def _computed(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> t
     for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
         out = levels[stage.source]
         # Half precision is for storage: a sum of 33 taps in it would be off by many times its rounding.
-        out = _blur(out.to(torch.promote_types(out.dtype, torch.float32)), kernel, plan, stage).to(image.dtype)
+        wide = out if out.dtype.itemsize >= 4 else out.float()
+        out = _blur(wide, kernel, plan, stage).to(image.dtype)
         # Sizes follow from the level before, also for a direct lift: both lifts then have the same grids.
         ratio = plan.steps[index] / plan.steps[index - 1]
         if as_integer(ratio) is None:
