@@ -1,10 +1,11 @@
-"""torch's normalizations, linear layers and factories on scale-spaces."""
+"""torch's normalizations, linear layers, ReLU and factories on scale-spaces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from scalespaces.foreign._register import each, instead_of, name_of
@@ -95,3 +96,10 @@ def _fresh(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
     if same and all(tuple(new.shape[a] for a in x.axes) == x.sizes(k) for k, new in enumerate(levels)):
         return x.on(levels)
     return x.on(levels, x.grid.flatten())
+
+
+@instead_of("relu")
+def _relu(func: Callable, input: Any, inplace: bool = False) -> ScaleSpace:
+    """The most frequent call of all, past the checks of ``F.relu``."""
+    relu = torch.relu_ if inplace else torch.relu
+    return check_space(input).on([relu(level) for level in input.levels])

@@ -73,7 +73,9 @@ def _evaluate(
     x: ScaleSpace, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, elements: int
 ) -> ScaleSpace:
     m, v, w, b = (None if vector is None else repeat(vector, elements) for vector in (mean, var, weight, bias))
-    return x.on([F.batch_norm(level, m, v, w, b, eps=eps) for level in x.levels])
+    # PyTorch's function without the checks of F.batch_norm, which are most of the time for small levels.
+    cudnn = torch.backends.cudnn.enabled
+    return x.on([torch.batch_norm(level, w, b, m, v, False, 0.0, eps, cudnn) for level in x.levels])
 
 
 def scale_dropout(x: ScaleSpace, p: float = 0.5, training: bool = True) -> ScaleSpace:

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scalespaces._torch import constant
-from scalespaces.functional._fast._choice import interpolates_by_matrices, interpolates_by_slices
-from scalespaces.functional._fast._finer import Finer, make_finer, multiply_finer
+from scalespaces.functional._fast._choice import interpolates_by_slices
+from scalespaces.functional._fast._finer import Finer, make_finer
 from scalespaces.space._numbers import as_integer, floor
 from scalespaces.space._window import Window
 from scalespaces.theory._padding import PaddingMode
@@ -93,8 +93,7 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
         return x
     factor = as_integer(1 / ratio)
     if factor and factor > 1 and step == 1 and interpolates_by_slices(n, size):
-        plan = Finer(axis, factor, offset, n, size)
-        return multiply_finer(x, plan) if interpolates_by_matrices(n, size) else make_finer(x, plan)
+        return make_finer(x, Finer(axis, factor, offset, n, size))
     start = offset if step == 1 else step * floor(offset / step)
     fraction = (offset - start) / step
     first = as_integer(start)

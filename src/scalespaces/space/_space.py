@@ -223,8 +223,7 @@ def _check_levels(levels: Any) -> tuple[Tensor, ...]:
 
 def _check_fit(levels: tuple[Tensor, ...], grid: Grid, steps_given: bool) -> Grid:
     """Return the grid if levels differ in size along its axes only, and along these only if their steps are known."""
-    sizes = {tuple(level.shape[a] for a in grid.axes) for level in levels}
-    if not steps_given and len(sizes) > 1:
+    if not steps_given and len({tuple(level.shape[a] for a in grid.axes) for level in levels}) > 1:
         raise ValueError(
             f"levels of different sizes need their steps, got shapes {_shapes(levels)}; x.map(function) and "
             "x.replace(levels) keep the grids of a space x"

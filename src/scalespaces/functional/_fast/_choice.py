@@ -15,8 +15,8 @@ from torch import Tensor
 from scalespaces._torch import is_exporting, is_transformed
 
 _MANY_CHANNELS, _SMALL_MAP = 16, 64 * 64
-_SMALL_MATRIX = 32 * 32
-_WORTH_FOLDING = {"cpu": 2**27}  # multiplications that folding must save, or else its many small calls cost more
+# Multiplications that folding must save, or else its many small calls cost more; "meta" counts what a CPU would do.
+_WORTH_FOLDING = {"cpu": 2**27, "meta": 2**27}
 
 
 def folding_pays(saved_multiplications: int, device: torch.device) -> bool:
@@ -74,8 +74,3 @@ def runs_channels_last(f: Tensor, groups: int) -> bool:
         return False
     batch, channels, height, width = f.shape
     return channels >= _MANY_CHANNELS and batch * height * width <= _SMALL_MAP and not is_transformed()
-
-
-def interpolates_by_matrices(samples: Any, size: Any) -> bool:
-    """Whether an axis is interpolated by one product with a matrix: for short axes, where slices are mostly calls."""
-    return interpolates_by_slices(samples, size) and samples * size <= _SMALL_MATRIX

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalespaces._torch import full_precision, is_batched
-from scalespaces.functional._constants import sent
+from scalespaces._torch import is_batched
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,6 @@ class Finer:
     def _run(self, r: int, start: int, stop: int) -> slice:
         return slice(self.factor * start + r, self.factor * (stop - 1) + r + 1, self.factor)
 
-    def matrix(self) -> Tensor:
-        """The same as a matrix, ``(size, samples)``."""
-        return make_finer(torch.eye(self.samples, dtype=torch.float64), replace(self, axis=0))
-
     def of(self, x: Tensor, index: slice) -> Tensor:
         """Some samples along the axis."""
         return x[(slice(None),) * self.axis + (index,)]
@@ -76,19 +71,6 @@ class Finer:
 def make_finer(x: Tensor, plan: Finer) -> Tensor:
     """Interpolate."""
     return _Interpolate.apply(x, plan)
-
-
-def multiply_finer(x: Tensor, plan: Finer) -> Tensor:
-    """Interpolate by one product with a matrix."""
-    matrix = sent(_matrix, (replace(plan, axis=0),), x)[0]
-    with full_precision(x):
-        if plan.axis == x.ndim - 2:
-            return matrix @ x
-        return torch.movedim(torch.movedim(x, plan.axis, -1) @ matrix.T, -1, plan.axis)
-
-
-def _matrix(plan: Finer) -> tuple[Tensor]:
-    return (plan.matrix(),)
 
 
 def _like(x: Tensor, plan: Finer, size: int) -> Tensor:
@@ -117,8 +99,9 @@ class _Interpolate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
         (g,), plan = gradients, ctx.plan
-        if is_batched(g):  # many gradients at once
-            return torch.movedim(torch.movedim(g, plan.axis, -1) @ plan.matrix().to(g), -1, plan.axis), None
+        if is_batched(g):  # many gradients at once: a product with the whole matrix
+            matrix = make_finer(torch.eye(plan.samples, dtype=g.dtype, device=g.device), replace(plan, axis=0))
+            return torch.movedim(torch.movedim(g, plan.axis, -1) @ matrix, -1, plan.axis), None
         return _Adjoint.apply(g, plan), None
 
 
