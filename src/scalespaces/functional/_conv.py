@@ -79,9 +79,12 @@ def scale_conv(
     window = window_of(weight.shape[3:], stride, padding, dilation, x.causal)
     if not x.dims:
         _check_whole(x, window)
-    filters, last = weight.unbind(2), [runs_channels_last(level, groups) for level in x.levels]
-    if any(last) or is_channels_last(x.levels[0]):  # once for all levels, instead of once for each
-        filters = [part.contiguous(memory_format=torch.channels_last) for part in filters]
+    filters, last = weight.unbind(2), [is_channels_last(x.levels[0])] * num_levels
+    if not last[0]:
+        last = [runs_channels_last(level, groups) for level in x.levels]
+    laid = filters
+    if any(last):  # once for all levels, instead of once for each
+        laid = [part.contiguous(memory_format=torch.channels_last) for part in filters]
     spacings = x.grid.spacings() if x.dims else (1.0,) * x.num_levels
     foldable = depth > 1 and groups == 1 and padding_mode == "zeros" and can_fold()
     levels, fits = [], window.keeps_size
@@ -94,7 +97,7 @@ def scale_conv(
             if out is not None and foldable and source > k:
                 folds = _fold_plan(x.grid, k, source, window, x.sizes(k), x.sizes(source))
                 if folds is not None and folding_pays(_saved(folds, x.levels[source], weight), x.device):
-                    out += upsampled_conv(x.levels[source], filters[el], folds)
+                    out += upsampled_conv(x.levels[source], laid[el] if last[k] else filters[el], folds)
                     continue
             f = x.levels[source] if source == k or not x.dims else on_grid_of(x, k, source)
             if not fits:
@@ -104,7 +107,7 @@ def scale_conv(
             f, view = lead(window, f, spacing, padding_mode)
             term = correlate(
                 f,
-                filters[el],
+                laid[el] if last[k] else filters[el],
                 bias if el == 0 else None,
                 window=view,
                 spacing=spacing,
