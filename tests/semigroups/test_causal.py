@@ -311,7 +311,7 @@ def test_the_container_says_that_it_is_causal():
     assert repr(twin) == repr(x)
     dense = causal_lift(torch.rand(1, 2, 9), 2, sampling="dense")
     assert repr(ScaleSpace.unstack(dense.stack(), causal=True)) == repr(dense)
-    with pytest.raises(ValueError, match="operands are causal spaces or not, got one of each"):
+    with pytest.raises(ValueError, match="one operand is causal, the other is not"):
         _ = x + ScaleSpace(x.levels, steps=x.steps)
 
 

@@ -1,7 +1,5 @@
 """Activation checkpointing: memory for time."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from contextvars import ContextVar

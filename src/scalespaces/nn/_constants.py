@@ -1,7 +1,5 @@
 """Buffers that are computed from a layer's arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Self
 

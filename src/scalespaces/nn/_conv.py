@@ -1,7 +1,5 @@
 """The scale-space correlation as a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 

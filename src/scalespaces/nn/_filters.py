@@ -1,7 +1,5 @@
 """The base of layers with learned filters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

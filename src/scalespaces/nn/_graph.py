@@ -1,7 +1,5 @@
 """Layers for scale-spaces on graphs and meshes; their levels are plain tensors ``(B, C, S, N)``."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """The lift as a layer."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any, Self

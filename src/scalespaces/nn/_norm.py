@@ -1,7 +1,5 @@
 """Batch normalization and scale dropout as layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

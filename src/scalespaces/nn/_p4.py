@@ -1,7 +1,5 @@
 """Layers on the symmetries of the square, alone or together with scale; conventions are those of the functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -45,7 +43,7 @@ class P4Conv2d(Constants, ScaleConv):
         elements = 1 if lifting else order(self.group)
         others = (stride, padding, dilation, groups, bias, padding_mode, scale_padding, device, dtype)
         super().__init__(in_channels * elements, out_channels, kernel_size, *others)
-        check_square(self.kernel_size[1:])
+        check_square(*self.kernel_size[1:])
         self.in_channels, self.lifting = self.in_channels // elements, lifting  # fields
         if not lifting:
             self.weight = nn.Parameter(self.weight.detach().unflatten(1, (-1, elements)))

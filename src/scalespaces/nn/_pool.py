@@ -1,7 +1,5 @@
 """Pooling and resampling as layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The semigroup correlation as a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

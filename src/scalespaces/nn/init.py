@@ -1,7 +1,5 @@
 """Initializations of filters."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

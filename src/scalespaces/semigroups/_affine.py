@@ -1,7 +1,5 @@
 """Affine maps that shrink."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections.abc import Hashable, Sequence
@@ -27,11 +25,9 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     Elements are :class:`~scalespaces.theory.ScaleTranslation`, composed by :math:`(A, z)(B, y) = (AB, B^{-1} z + y)`. A
     may be any matrix with :math:`\Sigma_0 \succeq A \Sigma_0 A^\top`, so that the blur has a covariance. If the
-    zero-scale is a number, these are the matrices whose singular values are at most 1: anisotropic scalings, shears
-    that shrink, rotations. On the grid the law holds up to aliasing and interpolation: within a few percent on a smooth
-    image, worse on noise and for a small zero-scale (``benchmarks/semigroups.py``). Whole shifts are exact.
-
-    For the powers of one matrix :func:`~scalespaces.functional.lift` takes it as ``base`` and feeds ``ScaleConv2d``.
+    zero-scale is a number, these are the matrices whose singular values are at most 1. On the grid the law holds up to
+    aliasing and interpolation: within a few percent on a smooth image, worse on noise and for a small zero-scale.
+    For the powers of one matrix :func:`~scalespaces.functional.lift` takes it as ``base``.
 
     Args:
         matrices: the matrices A, ``(d, d)`` each.

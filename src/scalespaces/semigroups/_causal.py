@@ -1,7 +1,5 @@
 """Time: shifts into the past, and the lift of a signal that uses no sample of its future."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -152,13 +150,9 @@ def causal_downscale(
     stages: int = 4,
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:
-    r"""Downscale a signal by :math:`c^n` without looking ahead: :math:`D^n`, with arguments as in :func:`causal_lift`.
+    r"""Downscale a signal by :math:`c^n` without looking ahead; arguments as in :func:`causal_lift`.
 
-    The newest sample keeps its place.
-
-    Example:
-        >>> causal_downscale(torch.rand(1, 3, 66), 2).shape
-        torch.Size([1, 3, 17])
+    This is :math:`D^n`. The newest sample keeps its place.
     """
-    (taps,), number = causal_taps(base, zero_scale, stages), check_integer("n", n, 0) + 1
-    return apply_causal_lift(signal, taps, number, base, zero_scale, stages, "pyramid", padding_mode).levels[n]
+    number = check_integer("n", n, 0) + 1
+    return causal_lift(signal, number, base, zero_scale=zero_scale, stages=stages, padding_mode=padding_mode).levels[n]

@@ -1,7 +1,5 @@
 """Nested masks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

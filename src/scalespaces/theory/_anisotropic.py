@@ -81,15 +81,8 @@ def gaussian_blur(
 ) -> Array:
     r"""Blur a d-dimensional array with :func:`anisotropic_gaussian`, keeping its shape.
 
-    Args:
-        image: Array of d axes.
-        covariance: Matrix of shape (d, d), in pixels squared.
-        padding_mode: What lies outside: "zeros", "reflect" (without repeating the edge), "replicate" or "circular".
-        truncation: Half the width of the kernel in standard deviations, per axis.
-
-    Example:
-        >>> np.allclose(gaussian_blur(np.ones((5, 5)), [[1.0, 0.5], [0.5, 1.0]]), 1)
-        True
+    Outside the image lies what ``padding_mode`` says: "zeros", "reflect" (without repeating the edge), "replicate" or
+    "circular".
     """
     f = np.asarray(image, dtype=np.float64)
     if f.size == 0 or not np.isfinite(f).all():

@@ -26,10 +26,6 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
         stages: K; more stages come closer to a Gaussian, and delay more.
         tail: the mass beyond the last tap is at most this, before renormalization. With n taps the error of the mean is
             then about ``n * tail``, and that of the variance about ``n**2 * tail``.
-
-    Example:
-        >>> causal_kernel(2.0, stages=1)[:4]  # mean 1
-        array([0.5   , 0.25  , 0.125 , 0.0625])
     """
     part = check_real("t", t, ">= 0", lambda t: t >= 0) / check_integer("stages", stages, 1)
     check_real("tail", tail, "in (0, 1)", lambda mass: 0 < mass < 1)

@@ -59,11 +59,6 @@ class ScaleTranslation:
         object.__setattr__(self, "A", matrix)
         object.__setattr__(self, "z", shift)
 
-    @classmethod
-    def identity(cls, dim: int) -> "ScaleTranslation":
-        """Return (I, 0) in ``dim`` dimensions."""
-        return cls(1.0, np.zeros(check_integer("dim", dim, 1)))
-
     def compose(self, other: "ScaleTranslation") -> "ScaleTranslation":
         """Return (A, z)(B, y) = (AB, B^-1 z + y): act by ``other`` first, then by ``self``; also ``self @ other``."""
         if self.z.size != other.z.size:
@@ -109,8 +104,7 @@ def act(
         Sigma0: Zero-scale: a covariance matrix, or a number s0 for s0 times the identity.
         shape: Shape of the output. By default it holds all :math:`x \ge 0` up to the last position inside the image,
             which needs a diagonal A with positive entries.
-        padding_mode: What lies outside the image, and outside its blurred version: "zeros", "reflect" (without
-            repeating the edge), "replicate" or "circular".
+        padding_mode: What lies outside the image, and outside its blurred version, as in :func:`gaussian_blur`.
         truncation: Half the width of the kernel in standard deviations.
 
     Example:
@@ -150,10 +144,5 @@ def act_lifted(f: Callable[[ScaleTranslation], Value], t: ScaleTranslation) -> C
     r"""Act on a function on the semigroup: :math:`L_t[f](s) = f(st)`.
 
     After a lift :math:`f^\uparrow(s) = S_s[f](0)` this shift is the action on images.
-
-    Example:
-        >>> shifted = act_lifted(lambda s: s.z.tolist(), ScaleTranslation(1.0, 3))
-        >>> shifted(ScaleTranslation(1.0, 4))
-        [7.0]
     """
     return lambda s: f(s @ t)
