@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from scalespaces.functional import scale_batch_norm, scale_dropout
+from scalespaces.nn._base import Layer
 from scalespaces.nn._checkpoint import is_computed_again
 from scalespaces.space import ScaleSpace
 from scalespaces.space._space import check_space
@@ -52,18 +53,10 @@ class ScaleBatchNorm(_NormBase):
             self.num_batches_tracked.add_(1)
             if momentum is None:  # a plain average over all batches so far
                 momentum = 1.0 / float(self.num_batches_tracked)
-        return scale_batch_norm(
-            input,
-            None if self.training and again else self.running_mean,
-            None if self.training and again else self.running_var,
-            self.weight,
-            self.bias,
-            self.training,
-            momentum or 0.0,
-            self.eps,
-            elements=self.elements,
-            sync=self.sync,
-        )
+        mean, var = (None, None) if self.training and again else (self.running_mean, self.running_var)
+        settings = (self.training, momentum or 0.0, self.eps)
+        affine = (self.weight, self.bias)
+        return scale_batch_norm(input, mean, var, *affine, *settings, elements=self.elements, sync=self.sync)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")
@@ -90,13 +83,8 @@ def synchronize(model: nn.Module) -> nn.Module:
     """Let batch normalization take its statistics over all processes, on any device.
 
     ``nn.SyncBatchNorm.convert_sync_batchnorm`` does so on GPUs only. This sets ``sync`` of our layers, and replaces
-    PyTorch's layers by ours, with the same parameters and buffers under the same names.
-
-    Args:
-        model: changed in place, unless it is itself a layer of PyTorch's.
-
-    Returns:
-        The model.
+    PyTorch's layers by ours, with the same parameters and buffers under the same names. The model is changed in place,
+    unless it is itself a layer of PyTorch's.
 
     Example:
         >>> [type(layer).__name__ for layer in synchronize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
@@ -119,7 +107,7 @@ def synchronize(model: nn.Module) -> nn.Module:
     return model
 
 
-class ScaleDropout(nn.Module):
+class ScaleDropout(Layer):
     """Drop whole levels of each sample in training, so that the network does not rely on a single scale."""
 
     def __init__(self, p: float = 0.5) -> None:
@@ -131,6 +119,3 @@ class ScaleDropout(nn.Module):
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Drop levels."""
         return scale_dropout(input, self.p, self.training)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"

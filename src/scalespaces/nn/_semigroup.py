@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalespaces.nn._filters import Filters
+from scalespaces.nn._base import Filters
 from scalespaces.semigroups import Semigroup, semigroup_correlation
 from scalespaces.space._numbers import as_plain
 from scalespaces.theory._arguments import check_integer
@@ -19,13 +19,10 @@ class SemigroupConv(Filters):
     the semigroup, so the next layer takes :class:`~scalespaces.semigroups.Lifted`, with pointwise layers in between.
 
     Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
         semigroup: how elements compose and act.
         kernel_size: the window of the filters, an integer for each axis of the signal. It covers the first points of
             the signal, unless :meth:`~scalespaces.semigroups.Semigroup.window` is overridden. If elements do not move
             the signal, the filters see all of it only through a window as large as the signal.
-        bias: one number per output channel.
 
     Shape:
         - Input: :math:`(B, C_{in}, *X)`; lifted signals :math:`(B, C_{in}, |S|)`

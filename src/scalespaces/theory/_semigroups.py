@@ -115,7 +115,14 @@ def act(
     check_padding_mode(padding_mode)
     if f.ndim != element.z.size:
         raise ValueError(f"f must have {element.z.size} axes for this element, got shape {f.shape}; match them")
-    shape = _default_shape(f.shape, element) if shape is None else [check_integer("shape", n, 1) for n in shape]
+    if shape is None:
+        diagonal = element.A.diagonal()
+        if not np.array_equal(element.A, np.diag(diagonal)) or (diagonal <= 0).any():
+            raise ValueError(f"shape is only known for a diagonal A > 0, got A = {element.A.tolist()}; pass shape")
+        shape = (np.floor((np.array(f.shape) - 1 - element.z) * diagonal + 1e-9).astype(int) + 1).tolist()
+        if min(shape) < 1:
+            raise ValueError(f"z must leave some of the image, got z = {element.z.tolist()} for {f.shape}; pass shape")
+    shape = [check_integer("shape", n, 1) for n in shape]
     if len(shape) != f.ndim:
         raise ValueError(f"shape must have {f.ndim} entries, got {shape}; pass one per axis")
     blurred = gaussian_blur(f, blur_covariance(element.A, Sigma0), padding_mode=padding_mode, truncation=truncation)
@@ -126,18 +133,6 @@ def act(
     from scipy import ndimage  # slow to import
 
     return ndimage.map_coordinates(blurred, positions, order=1, mode=_SCIPY[padding_mode]).reshape(shape)
-
-
-def _default_shape(size: tuple[int, ...], element: ScaleTranslation) -> list[int]:
-    diagonal = element.A.diagonal()
-    if not np.array_equal(element.A, np.diag(diagonal)) or (diagonal <= 0).any():
-        raise ValueError(
-            f"shape is only known for a diagonal A of positive entries, got A = {element.A.tolist()}; pass shape"
-        )
-    last = np.floor((np.array(size) - 1 - element.z) * diagonal + 1e-9).astype(int)
-    if (last < 0).any():
-        raise ValueError(f"z must leave some of the image, got z = {element.z.tolist()} for shape {size}; pass shape")
-    return (last + 1).tolist()
 
 
 def act_lifted(f: Callable[[ScaleTranslation], Value], t: ScaleTranslation) -> Callable[[ScaleTranslation], Value]:
