@@ -31,11 +31,10 @@ def rotation(angle: float) -> np.ndarray:
 @st.composite
 def graphs(draw: Any) -> Any:
     """Edges (loops, repeated ones, isolated nodes and several components among them), weights, number of nodes."""
-    n = draw(st.integers(1, 12))
-    pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=25))
-    edges = np.sort(np.array(pairs, dtype=np.int64).reshape(-1, 2), 1)
-    weights = draw(st.lists(st.floats(0.01, 4), min_size=len(edges), max_size=len(edges)))
-    return edges, np.array(weights), n
+    n = draw(st.integers(1, 15))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    edges = np.sort(rng.integers(0, n, (draw(st.integers(0, 40)), 2)), 1)
+    return edges, rng.uniform(0.01, 3, len(edges)), n
 
 
 def assert_same(got: Any, expected: Any) -> None:
