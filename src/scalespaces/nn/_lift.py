@@ -8,14 +8,8 @@ import torch
 from torch import Tensor
 
 from scalespaces.functional import downscale
-from scalespaces.functional._lift import (
-    Sampling,
-    apply_lift,
-    check_dims,
-    check_images,
-    plan_lift,
-    warn_of_single_samples,
-)
+from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
+from scalespaces.functional._lift import warn_of_single_samples as warn
 from scalespaces.nn._base import Constants
 from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, step_taps
 from scalespaces.space import ScaleSpace
@@ -91,7 +85,7 @@ class Lift(Constants):
     def forward(self, image: Tensor) -> ScaleSpace:
         """Lift."""
         taps = [getattr(self, f"taps{index}", None) for index in range(len(self.plan.stages))]
-        warn_of_single_samples(check_images(image, self.dims), self.plan)
+        warn(check_images(image, self.dims), self.plan)
         return apply_lift(image, self.plan, taps)
 
     def downscale(self, image: Tensor, n: int = 1, method: str = "cascade") -> Tensor:

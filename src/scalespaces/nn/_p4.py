@@ -61,8 +61,6 @@ class P4MConv2d(P4Conv2d):
 
     .. math:: [\psi \star f]^o_k(h, z) = \sum_{i, \ell, g, y} \psi^{i,o}_\ell(g, y)\, f^i_{k+\ell}(hg, c^k R_h y + z)
 
-    A tensor is one level, k = 0, for filters of one level.
-
     The layer commutes with :func:`~scalespaces.semigroups.transform_field` to machine precision, on images of any size,
     when stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
     ``"same"`` is not for even filters), and the last window ends with the last padded sample: a stride s keeps the
@@ -90,13 +88,8 @@ class P4MConv2d(P4Conv2d):
 
     Example:
         >>> first, second = P4MConv2d(3, 4, 3, lifting=True), P4MConv2d(4, 4, (2, 3, 3), scale_padding="valid")
-        >>> first(torch.zeros(1, 3, 18, 18)).shape
-        torch.Size([1, 32, 18, 18])
-        >>> second(torch.relu(first(scalespaces.lift(torch.zeros(1, 3, 33, 33), num_levels=4))))
-        ScaleSpace(3 levels, base 2, torch.float32, cpu)
-          level 0: (1, 32, 33, 33), step 1
-          level 1: (1, 32, 17, 17), step 2
-          level 2: (1, 32, 9, 9), step 4
+        >>> second(torch.relu(first(scalespaces.lift(torch.zeros(1, 3, 33, 33), num_levels=3)))).shapes
+        ((1, 32, 33, 33), (1, 32, 17, 17))
     """
 
     group = "p4m"

@@ -30,9 +30,8 @@ class SemigroupConv(Filters):
 
     Example:
         >>> from scalespaces.semigroups import CausalShifts, Lifted
-        >>> shifts = CausalShifts(20)
-        >>> first = SemigroupConv(3, 8, shifts, kernel_size=[5])
-        >>> second = SemigroupConv(8, 4, Lifted(shifts, range(3)), kernel_size=[3])
+        >>> first = SemigroupConv(3, 8, CausalShifts(20), kernel_size=[5])
+        >>> second = SemigroupConv(8, 4, Lifted(CausalShifts(20), range(3)), kernel_size=[3])
         >>> second(first(torch.rand(2, 3, 20)).relu()).shape
         torch.Size([2, 4, 20])
     """
@@ -62,5 +61,4 @@ class SemigroupConv(Filters):
         return out if self.bias is None else out + self.bias[:, None].to(out.dtype)
 
     def extra_repr(self) -> str:
-        name = type(self.semigroup).__name__
-        return f"{self.in_channels}, {self.out_channels}, {name}, kernel_size={self.kernel_size}"
+        return f"{super().extra_repr()}, semigroup={type(self.semigroup).__name__}"

@@ -59,9 +59,7 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     def act(self, s: ScaleTranslation, f: Tensor) -> Tensor:
         """The image, shrunk, on the same grid."""
-        self._check(f)
-        (taps,) = self._taps(s)
-        return sample_lattice(self._blur(taps, f), np.linalg.inv(s.A), s.z, f.shape[2:])
+        return sample_lattice(self._blur(*self._taps(s), f), np.linalg.inv(s.A), s.z, f.shape[2:])
 
     def key(self, s: ScaleTranslation) -> Hashable:
         return rounded((*s.A.ravel().tolist(), *s.z.tolist()))
@@ -94,6 +92,7 @@ class AffineContractions(Semigroup[ScaleTranslation]):
         return (torch.as_tensor(anisotropic_gaussian(covariance, truncation=self.truncation)),)
 
     def _blur(self, taps: Tensor, f: Tensor) -> Tensor:
+        self._check(f)
         weight, window = taps.to(f).expand(f.shape[1], 1, *taps.shape), window_of(taps.shape, padding="same")
         with full_precision(f):
             return correlate(f, weight, window=window, groups=f.shape[1], padding_mode=self.padding_mode)

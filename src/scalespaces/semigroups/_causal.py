@@ -39,25 +39,23 @@ class CausalShifts(Semigroup[int]):
 
     def act(self, s: int, f: Tensor) -> Tensor:
         """The record as it was s samples ago."""
-        self._check(f)
-        return pad(f, [(check_integer("a causal shift", s, 0), -s)])
+        return pad(self._check(f), [(check_integer("a causal shift", s, 0), -s)])
 
     def elements(self) -> Sequence[int]:
         return range(self.num_shifts)
 
     def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
         """The newest samples, newest first."""
-        self._check(f)
-        return super().window(f.flip(-1), shape)
+        return super().window(self._check(f).flip(-1), shape)
 
     def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
-        self._check(f)
-        past = pad(f.flip(-1), [(0, self.num_shifts + shape[0] - 1 - f.shape[-1])])
+        past = pad(self._check(f).flip(-1), [(0, self.num_shifts + shape[0] - 1 - f.shape[-1])])
         return past.unfold(-1, shape[0], 1)
 
-    def _check(self, f: Tensor) -> None:
+    def _check(self, f: Tensor) -> Tensor:
         if f.ndim != 3:
             raise ValueError(f"a record is (B, C, T), got shape {tuple(f.shape)}")
+        return f
 
 
 def causal_lift(

@@ -1,8 +1,7 @@
 r"""Scale-spaces on graphs and meshes, with heat diffusion as the semigroup.
 
 Level :math:`k` of a signal on the nodes is :math:`e^{-k \tau L} f`. A lifted signal is a plain tensor ``(B, C, S, N)``
-of S levels at N nodes, so ``nn.ReLU``, ``nn.BatchNorm2d`` and ``nn.Dropout`` work on it unchanged. Batch norm then has
-one set of statistics per channel, over batch, levels and nodes.
+of S levels at N nodes, so ``nn.ReLU``, ``nn.BatchNorm2d`` and ``nn.Dropout`` work on it unchanged.
 """
 
 import math
@@ -34,8 +33,7 @@ class Graph:
     .. math:: (L f)_i = r_i f_i + \sum_j w_{ij} (f_i - f_j), \qquad (P f)_i = f_i - \sum_j p_{ij} (f_i - f_j)
 
     Because of the differences, constants stay exact to the last bit (where :math:`r = 0`), in any precision. Results
-    have the dtype of the signal. Pass a graph to a layer together with the signal: it is not a module, and modules do
-    not store it. A batch of graphs is their disjoint union.
+    have the dtype of the signal. A batch of graphs is their disjoint union.
 
     Attributes:
         edges: ``(2, E)``, nodes i and j of each edge, once.
@@ -46,10 +44,7 @@ class Graph:
         bound: of the spectrum of L.
 
     Example:
-        >>> path = Graph.from_edges([(0, 1), (1, 2)])
-        >>> path.laplace(torch.tensor([0.0, 1.0, 0.0]))
-        tensor([-1.,  2., -1.])
-        >>> path.average(torch.tensor([0.0, 1.0, 4.0]))
+        >>> Graph.from_edges([(0, 1), (1, 2)]).average(torch.tensor([0.0, 1.0, 4.0]))
         tensor([1., 2., 1.])
     """
 
@@ -145,14 +140,11 @@ class Graph:
 
     def _nodes_first(self, f: Tensor) -> Tensor:
         if not f.is_floating_point() or f.ndim == 0 or f.shape[-1] != self.num_nodes:
-            raise ValueError(
-                f"a signal on this graph is of floating point and has {self.num_nodes} nodes along its last axis, got "
-                f"shape {tuple(f.shape)} of type {f.dtype}"
-            )
+            rule = f"a signal on this graph is of floating point and has {self.num_nodes} nodes along its last axis"
+            raise ValueError(f"{rule}, got shape {tuple(f.shape)} of type {f.dtype}")
         if f.device != self.mass.device:
-            raise ValueError(
-                f"signal and graph are on one device, got {f.device} and {self.mass.device}; use graph.to(device)"
-            )
+            devices = f"{f.device} and {self.mass.device}"
+            raise ValueError(f"signal and graph are on one device, got {devices}; use graph.to(device)")
         x = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
         return x.reshape(-1, self.num_nodes).t().contiguous()
 
@@ -229,11 +221,9 @@ def graph_conv(
     """
     _check(x, 4, "levels (B, C, S, N)")
     _check_graph(graph)
-    if weight.ndim != 4 or weight.shape[3] != 2 or weight.shape[1] != x.shape[1]:
-        raise ValueError(
-            f"{x.shape[1]} channels need a weight (C_out, {x.shape[1]}, k, 2), got shape {tuple(weight.shape)}"
-        )
-    depth = weight.shape[2]
+    channels, depth = x.shape[1], weight.shape[2] if weight.ndim == 4 else 0
+    if not depth or weight.shape[3] != 2 or weight.shape[1] != channels:
+        raise ValueError(f"{channels} channels need a weight (C_out, {channels}, k, 2), got {tuple(weight.shape)}")
     check_scale_padding(scale_padding, x.shape[2], depth)
     both = torch.cat([x, graph.average(x)], 1)
     if scale_padding == "zeros":
@@ -270,8 +260,8 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
 def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
     """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for each of several times that add up to tau.
 
-    Each time is as long as all before it together. The signal is smooth when the long times begin, so rounding stays
-    small over many terms; and the sum of all degrees is at most 2.5 times that of one polynomial for all of tau.
+    Each time is as long as all before it together: the signal is smooth when the long times begin, so rounding stays
+    small over many terms.
     """
     doublings = max(0, math.ceil(math.log2(max(tau * bound, 1.0) / _FIRST))) if math.isfinite(tau) else 0
     first = tau / 2**doublings

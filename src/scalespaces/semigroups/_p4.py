@@ -45,9 +45,8 @@ def order(group: Group) -> int:
 @lru_cache
 def matrices(group: Group) -> NDArray[np.int64]:
     """The matrices of the elements, ``(|H|, 2, 2)``."""
-    turn, mirror = np.array([[0, 1], [-1, 0]]), np.diag([1, -1])
-    turns = [np.linalg.matrix_power(turn, j) for j in range(4)]
-    return np.stack([*turns, *(mirror @ matrix for matrix in turns)][: order(group)])
+    turns = [np.linalg.matrix_power(np.array([[0, 1], [-1, 0]]), j) for j in range(4)]
+    return np.stack([*turns, *(np.diag([1, -1]) @ turn for turn in turns)][: order(group)])
 
 
 @lru_cache
@@ -132,10 +131,8 @@ def p4_conv(
         x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
         weight: ``(F_out, F_in / groups, |H|, [k,] h, w)``, with or without levels; no ``|H|`` when lifting.
         bias: ``(F_out,)``, one for all elements of a field.
-        group: ``"p4"`` or ``"p4m"``.
+        group: ``"p4"`` or ``"p4m"``; arguments not listed are those of :func:`~scalespaces.functional.scale_conv`.
         lifting: for a first layer, whose input has plain channels instead of fields.
-        stride: as in :func:`~scalespaces.functional.scale_conv`, like ``padding``, ``dilation``, ``padding_mode`` and
-            ``scale_padding``.
         groups: groups of fields.
         index: a table that layers keep on their device.
 
