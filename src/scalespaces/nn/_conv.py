@@ -119,8 +119,6 @@ class ScaleConv2d(ScaleConv):
         >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
         >>> ScaleConv2d(3, 8, (2, 3, 3))(x).shapes
         ((1, 8, 32, 32), (1, 8, 16, 16), (1, 8, 8, 8), (1, 8, 4, 4))
-        >>> ScaleConv2d(3, 8, 3)
-        ScaleConv2d(3, 8, kernel_size=(1, 3, 3))
     """
 
     dims = 2

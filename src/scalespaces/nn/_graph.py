@@ -11,17 +11,7 @@ from scalespaces.theory._arguments import check_choice, check_integer, check_rea
 
 
 class GraphLift(Layer):
-    """Lift signals on the nodes of a graph by heat diffusion; see :func:`scalespaces.semigroups.graph_lift`.
-
-    Shape:
-        - Input: :math:`(B, C, N)`, and a :class:`~scalespaces.semigroups.Graph`
-        - Output: :math:`(B, C, S, N)`
-
-    Example:
-        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> GraphLift(num_levels=4)(torch.rand(2, 3, 3), graph).shape
-        torch.Size([2, 3, 4, 3])
-    """
+    """Lift signals on the nodes of a graph by heat diffusion; see :func:`scalespaces.semigroups.graph_lift`."""
 
     def __init__(self, num_levels: int = 4, tau: float = 1.0) -> None:
         super().__init__()
@@ -46,7 +36,8 @@ class GraphConv(Filters):
 
     Example:
         >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> GraphConv(3, 8, kernel_size=2, scale_padding="valid")(torch.rand(2, 3, 4, 3), graph).shape
+        >>> levels = GraphLift(num_levels=4)(torch.rand(2, 3, 3), graph)
+        >>> GraphConv(3, 8, kernel_size=2, scale_padding="valid")(levels, graph).shape
         torch.Size([2, 8, 3, 3])
     """
 
@@ -74,10 +65,6 @@ class GraphPool(Layer):
     """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`.
 
     If it is called with a graph, means over nodes are weighted by the graph's mass (on a mesh, by area).
-
-    Shape:
-        - Input: :math:`(B, C, S, N)`
-        - Output: :math:`(B, C)`; ``over="levels"`` leaves :math:`(B, C, N)`, ``over="nodes"`` :math:`(B, C, S)`
     """
 
     def __init__(self, mode: str = "mean", over: str = "both") -> None:

@@ -38,8 +38,6 @@ class Lift(Constants):
     Example:
         >>> Lift(num_levels=3)(torch.zeros(1, 3, 32, 32)).shapes
         ((1, 3, 32, 32), (1, 3, 16, 16), (1, 3, 8, 8))
-        >>> Lift.paper(num_levels=3)(torch.zeros(1, 3, 32, 32)).stack().shape
-        torch.Size([1, 3, 3, 32, 32])
     """
 
     def __init__(
@@ -117,11 +115,6 @@ class CausalLift(Constants):
     Shape:
         - Input: :math:`(B, C, T)`
         - Output: ``num_levels`` levels of :math:`(B, C, T_k)`
-
-    Example:
-        >>> net = torch.nn.Sequential(CausalLift(3), scalespaces.nn.ScaleConv1d(1, 4, (2, 5), stride=2))
-        >>> net(torch.zeros(1, 1, 64)).shapes
-        ((1, 4, 32), (1, 4, 16), (1, 4, 8))
     """
 
     taps: Tensor

@@ -17,16 +17,9 @@ class ScaleBatchNorm(_NormBase):
     """Batch normalization with one set of statistics per channel for all levels.
 
     Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of
-    samples. Parameters and buffers are those of PyTorch's ``BatchNorm``. In eval mode it commutes with scale; in
-    training the statistics depend on the levels that are there.
-
-    Args:
-        num_features: channels.
-        eps: as in ``nn.BatchNorm2d``, like ``momentum``, ``affine`` and ``track_running_stats``.
-        sync: take the statistics over all processes of ``torch.distributed``, on any device.
-
-    Shape:
-        - Input, output: levels of :math:`(B, C, *)`
+    samples. Arguments, parameters and buffers are those of ``nn.BatchNorm2d``; ``sync`` takes the statistics over all
+    processes of ``torch.distributed``, on any device. In eval mode it commutes with scale; in training the statistics
+    depend on the levels that are there.
     """
 
     elements = 1  # consecutive channels that share their statistics

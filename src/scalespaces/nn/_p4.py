@@ -106,9 +106,6 @@ class P4MBatchNorm(P4BatchNorm):
 
     Arguments are those of :class:`ScaleBatchNorm`, ``num_features`` the number of fields. It commutes with the
     symmetries of the square, also while training.
-
-    Shape:
-        - Input, output: :math:`(B, 8 F, *)`, or levels of these
     """
 
     elements = 8
@@ -129,11 +126,6 @@ class P4Pool(Layer):
 
 
 class P4MPool(P4Pool):
-    """Maximum or mean over the 8 elements of each field: plain channels, which turn as an image does.
-
-    Shape:
-        - Input: :math:`(B, 8 F, *)`, or levels of these
-        - Output: :math:`(B, F, *)`
-    """
+    """Maximum or mean over the 8 elements of each field: plain channels, which turn as an image does."""
 
     group = "p4m"

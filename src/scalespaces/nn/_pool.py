@@ -73,12 +73,7 @@ class GlobalPool(Layer):
 
 
 class ScalePool(Layer):
-    """Combine levels on the grid of level 0; arguments as in :func:`scalespaces.functional.scale_pool`.
-
-    Shape:
-        - Input: levels of :math:`(B, C, *_k)`
-        - Output: :math:`(B, C, *_0)`
-    """
+    """Combine levels on the grid of level 0; arguments as in :func:`scalespaces.functional.scale_pool`."""
 
     def __init__(self, mode: str = "mean", return_scale: bool = False) -> None:
         super().__init__()

@@ -24,10 +24,8 @@ class CausalShifts(Semigroup[int]):
     r"""Shifts of a time series into the past, :math:`L_s[f](t) = f(t - s)` with :math:`s \ge 0`.
 
     The record ``(B, C, T)`` ends now: samples delayed beyond its end are lost, and zeros enter at its beginning. A
-    filter lives on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one.
-
-    Args:
-        num_shifts: the shifts are 0 to ``num_shifts - 1``.
+    filter lives on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one. The shifts
+    are 0 to ``num_shifts - 1``.
     """
 
     def __init__(self, num_shifts: int) -> None:

@@ -28,10 +28,8 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
     that the zero-scale lets pass; with other paddings it holds away from the borders.
 
     Args:
-        shape: the shifts along each axis, one per pixel.
-        num_levels: the scalings are :math:`c^0` to :math:`c^{-(S-1)}`.
-        base: the integer c.
-        zero_scale: as in :func:`~scalespaces.functional.lift`, like ``method`` and ``padding_mode``.
+        shape: the shifts along each axis, one per pixel. All other arguments are as in
+            :func:`~scalespaces.functional.lift`, with an integer base.
     """
 
     def __init__(

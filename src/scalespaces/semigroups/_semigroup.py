@@ -160,12 +160,6 @@ class Lifted(Semigroup[Element]):
     Args:
         semigroup: the semigroup.
         support: the elements where the filters live; filters are ``(C_out, C_in, len(support))``. All by default.
-
-    Example:
-        >>> shifts = scalespaces.semigroups.Translations((8,))
-        >>> f = semigroup_lift(torch.rand(1, 3, 8), shifts)
-        >>> semigroup_correlation(f, torch.rand(4, 3, 3), Lifted(shifts, [(-1,), (0,), (1,)])).shape
-        torch.Size([1, 4, 8])
     """
 
     def __init__(self, semigroup: Semigroup[Element], support: Iterable[Element] | None = None) -> None:

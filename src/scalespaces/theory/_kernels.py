@@ -53,8 +53,6 @@ class Kernel(ABC):
     Example:
         >>> discrete_gaussian(0.75, radius=1).round(4)
         array([0.2062, 0.5876, 0.2062])
-        >>> len(discrete_gaussian(15.75))
-        33
     """
 
     alpha: float = field(default=1.0, init=False, repr=False)
@@ -113,10 +111,6 @@ class DiscreteGaussian(Kernel):
 
     so that mass 1, mean 0 and variance t are exact at every phase. Where :math:`\tau < 0` (only if t < 1/4) the taps
     :math:`[\tau/2, 1 - \tau, \tau/2]` of that variance replace G; at t = 0 this interpolation reproduces quadratics.
-
-    Example:
-        >>> discrete_gaussian(0.0, phase=0.5) * 16
-        array([-1.,  9.,  9., -1.])
     """
 
     def values(self, offsets: ArrayLike, t: float) -> Array:

@@ -23,10 +23,8 @@ class ScaleTranslation:
 
     .. math:: S_{A,z}[f](x) = [G_A * f](A^{-1} x + z), \qquad (A, z)(B, y) = (AB, B^{-1} z + y)
 
-    The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`. The paper prints :math:`(AB, Ay + z)`, which belongs to
-    the action :math:`f(A^{-1}(x - z))` of its supplement.
-
-    Every zero-scale needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
+    The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`; the paper prints another, see docs/errata.md. Every
+    zero-scale needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
 
     Args:
         A: Matrix of shape (d, d), or a number a in (0, 1] for a times the identity.
