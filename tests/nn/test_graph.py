@@ -1,16 +1,15 @@
 """Networks on graphs commute with diffusion and with permutations of the nodes."""
 
-import copy
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from algebra import NORMALIZATIONS, rand
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -33,11 +32,9 @@ class Network(nn.Module):
         self.first = GraphConv(2, 8, 2, scale_padding=scale_padding)
         self.norm = nn.BatchNorm2d(8)
         self.second = GraphConv(8, 3, 2, scale_padding=scale_padding)
-        nn.init.normal_(self.norm.weight)
-        nn.init.normal_(self.norm.bias)
-        for bias in (self.first.bias, self.second.bias):
-            assert bias is not None
-            nn.init.normal_(bias)
+        for parameter in self.parameters():
+            if parameter.ndim == 1:
+                nn.init.normal_(parameter)
 
     def forward(self, f: Tensor, graph: Graph) -> Tensor:
         return self.second(self.norm(self.first(self.lift(f, graph), graph)).relu(), graph)
@@ -51,10 +48,10 @@ def random_graph(seed: int = 0, normalization: str = "none", order: np.ndarray |
 
 
 def signal() -> Tensor:
-    return torch.randn(2, 2, NODES, dtype=torch.float64)
+    return rand(2, 2, NODES)
 
 
-@pytest.mark.parametrize("normalization", ["none", "symmetric", "random_walk"])
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize(("scale_padding", "truncated"), [("valid", 0), ("zeros", 2), ("replicate", 2)])
 def test_diffusing_the_input_shifts_the_output_by_a_level(normalization, scale_padding, truncated):
     network, graph, f = Network(scale_padding).double().eval(), random_graph(0, normalization), signal()
@@ -64,7 +61,7 @@ def test_diffusing_the_input_shifts_the_output_by_a_level(normalization, scale_p
     assert (expected[:, :, 1:] - expected[:, :, :-1]).abs().max() > 1e-3, "levels that are all alike show nothing"
 
 
-@given(st.permutations(range(NODES)), st.sampled_from(["none", "symmetric", "random_walk"]))
+@given(st.permutations(range(NODES)), st.sampled_from(NORMALIZATIONS))
 def test_renaming_the_nodes_renames_the_output(order, normalization):
     order = np.array(order)  # node i becomes order[i]
     network, f = Network().double().eval(), signal()
@@ -83,31 +80,8 @@ def test_each_layer_is_its_function():
     assert torch.equal(layer(x, graph), graph_conv(x, layer.weight, layer.bias, graph=graph, scale_padding="replicate"))
     assert torch.equal(GraphPool("max", "levels")(x), graph_pool(x, "max", over="levels"))
     assert torch.equal(GraphPool()(x, graph), graph_pool(x, graph=graph))
-
-
-def test_state_and_copies():
-    network, graph, f = Network().double().eval(), random_graph(), signal()
-    assert set(network.first.state_dict()) == {"weight", "bias"}
-    assert not network.lift.state_dict()
-    assert not [name for name, buffer in network.named_buffers() if buffer.is_sparse]
-    twin = Network().double().eval()
-    twin.load_state_dict(network.state_dict())
-    for other in (twin, copy.deepcopy(network)):
-        assert torch.equal(other(f, graph), network(f, graph))
-
-
-def test_reprs_and_refusals():
-    assert repr(GraphLift(3, 0.5)) == "GraphLift(num_levels=3, tau=0.5)"
-    assert repr(GraphConv(2, 4)) == "GraphConv(2, 4, kernel_size=2)"
-    assert "scale_padding='valid', bias=False" in repr(GraphConv(2, 4, 1, bias=False, scale_padding="valid"))
-    assert repr(GraphPool()) == "GraphPool('mean', over='both')"
-    for make in (lambda: GraphConv(0, 4), lambda: GraphConv(2, 4, 0), lambda: GraphLift(0)):
-        with pytest.raises(ValueError, match="must be an integer >= 1"):
-            make()
-    with pytest.raises(ValueError, match="scale_padding"):
-        GraphConv(2, 4, scale_padding="same")
-    with pytest.raises(ValueError, match="mode"):
-        GraphPool("sum")
+    assert set(layer.state_dict()) == {"weight", "bias"}
+    assert not GraphLift().state_dict()
 
 
 def test_training_under_autocast():
@@ -156,13 +130,22 @@ def test_the_example(tmp_path):
     assert [len(row) for row in rows.values()] == [3, 3]
     assert max(rows["float32"]) < 1e-6
     assert max(rows["float64"]) < 1e-14
-    picture = (tmp_path / "out" / "mesh.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert int.from_bytes(picture[16:20], "big") > 1000
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["mesh.png"]
+    assert (tmp_path / "out" / "mesh.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("tau", [-1.0, float("nan"), nn.Parameter(torch.ones(()))])
-def test_times_are_numbers(tau: Any):
-    with pytest.raises(ValueError, match="tau must be a finite number >= 0"):
-        GraphLift(tau=tau)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GraphConv(0, 4), "in_channels must be an integer >= 1"),
+        (lambda: GraphConv(2, 4, 0), "kernel_size must be an integer >= 1"),
+        (lambda: GraphConv(2, 4, scale_padding="same"), "scale_padding"),
+        (lambda: GraphLift(0), "num_levels must be an integer >= 1"),
+        (lambda: GraphLift(tau=-1.0), "tau must be a finite number >= 0"),
+        (lambda: GraphLift(tau=float("nan")), "tau must be a finite number >= 0"),
+        (lambda: GraphLift(tau=torch.ones(())), "tau must be a finite number >= 0"),  # pyright: ignore
+        (lambda: GraphPool("sum"), "mode is one of"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from algebra import CLOSE, rand
 from torch import nn
 
 from scalespaces.nn import SemigroupConv
@@ -49,22 +50,17 @@ def network(semigroup: Semigroup[Any], window: tuple[int, ...], support: list[An
 def test_networks_are_equivariant(semigroup, shape, window, support, t):
     """net(L_t f)(s) = net(f)(st), wherever neither meets the end of the truncation."""
     net = network(semigroup, window, support).eval()
-    f = torch.randn(2, 2, *shape, dtype=torch.float64)
-    elements = list(semigroup.elements())
-    place = {s: i for i, s in enumerate(elements)}
+    f = rand(2, 2, *shape)
+    place = {s: i for i, s in enumerate(semigroup.elements())}
     with torch.no_grad():
         whole, moved = net(f), net(semigroup.act(t, f))
-    whole_elements = [
-        s
-        for s in elements
-        if all(semigroup.compose(y, r) in place for y in support for r in (s, semigroup.compose(s, t)))
-        and semigroup.compose(s, t) in place
-    ]
-    assert len(whole_elements) > len(elements) // 3
-    for s in whole_elements:
-        torch.testing.assert_close(
-            moved[..., place[s]], whole[..., place[semigroup.compose(s, t)]], rtol=1e-12, atol=1e-12
-        )
+    compared = 0
+    for s in place:
+        after = semigroup.compose(s, t)
+        if after in place and all(semigroup.compose(y, r) in place for y in support for r in (s, after)):
+            torch.testing.assert_close(moved[..., place[s]], whole[..., place[after]], **CLOSE)
+            compared += 1
+    assert compared > len(place) // 3
 
 
 def test_it_learns():
@@ -77,8 +73,7 @@ def test_it_learns():
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(200):
         optimizer.zero_grad()
-        loss = (net(signals) - target).square().mean()
-        loss.backward()
+        (net(signals) - target).square().mean().backward()
         optimizer.step()
     torch.testing.assert_close(net.weight[0, 0], torch.tensor([0.0, 1.0, 0.0]), rtol=0, atol=1e-3)
 
@@ -109,24 +104,9 @@ def test_it_is_a_module_like_any_other():
 )
 def test_is_traced_without_breaks(semigroup, shape):
     net = network(semigroup, (3,) * len(shape), list(semigroup.elements())[:2]).eval()
-    f = torch.randn(1, 2, *shape, dtype=torch.float64)
+    f = rand(1, 2, *shape)
     compiled: Any = torch.compile(net, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(f), net(f))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "semigroup", [P4M((5, 5), padding_mode="circular"), ScaleTranslations((8, 8), 2)], ids=["p4m", "scale"]
-)
-def test_compiles_forwards_and_backwards(semigroup):
-    support = list(semigroup.elements())[:4]
-    net = network(semigroup, (3, 3), support).eval()
-    f = torch.randn(1, 2, *semigroup.shape, dtype=torch.float64, requires_grad=True)
-    compiled: Any = torch.compile(net, fullgraph=True)
-    torch.testing.assert_close(compiled(f), net(f))
-    (got,) = torch.autograd.grad(compiled(f).square().sum(), f)
-    (expected,) = torch.autograd.grad(net(f).square().sum(), f)
-    torch.testing.assert_close(got, expected)
 
 
 def test_bad_arguments_are_named():

@@ -4,14 +4,13 @@ import copy
 import itertools
 import math
 import pickle
-import runpy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from algebra import EXACT, NORMALIZATIONS, graphs, icosphere
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import expm_multiply
@@ -21,19 +20,7 @@ from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.semigroups._graphs import heat
 from scalespaces.theory import discrete_gaussian, graph_laplacian
 
-icosphere = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mesh.py"))["icosphere"]
-NORMALIZATIONS = ("none", "symmetric", "random_walk")
-EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
 SINGLE: dict[str, Any] = {"rtol": 0, "atol": 1e-6}
-
-
-@st.composite
-def graphs(draw: Any) -> Any:
-    """Edges, weights and number of nodes; with loops, isolated nodes and several components."""
-    n = draw(st.integers(1, 15))
-    rng = np.random.default_rng(draw(st.integers(0, 1000)))
-    edges = np.sort(rng.integers(0, n, (draw(st.integers(0, 40)), 2)), 1)
-    return edges, rng.uniform(0.01, 3, len(edges)), n
 
 
 def tensor(*shape: int) -> torch.Tensor:
@@ -89,13 +76,6 @@ class TestHeat:
         impulse = torch.eye(n, dtype=torch.float64)[0]
         assert_close(heat(impulse, ring(n), t), torch.tensor(wrapped), **EXACT)
 
-    def test_on_a_path_it_is_the_discrete_gaussian_reflected_at_its_ends(self):
-        n, t, radius = 7, 3.0, 140
-        place = np.arange(-radius, radius + 1) % (2 * n)  # half a sample beyond the end the path comes back
-        taps = np.bincount(np.minimum(place, 2 * n - 1 - place), discrete_gaussian(2 * t, radius=radius), n)
-        path = Graph.from_edges([(i, i + 1) for i in range(n - 1)])
-        assert_close(heat(torch.eye(n, dtype=torch.float64)[0], path, t), torch.tensor(taps), **EXACT)
-
     @given(graphs(), st.floats(0, 50), st.floats(0, 50))
     def test_semigroup(self, graph: Any, s, t):
         g, f = Graph.from_edges(*graph), tensor(graph[2])
@@ -116,10 +96,6 @@ class TestHeat:
         assert_close(heat(f, graph, 0.1) @ graph.mass, f @ graph.mass, **EXACT)
         mean = f @ graph.mass / graph.mass.sum()
         assert_close(heat(f, graph, 100.0), mean.expand(162), **EXACT)
-
-    def test_no_time(self):
-        f = tensor(4)
-        assert torch.equal(heat(f, ring(4), 0.0), f)
 
     @pytest.mark.parametrize("arguments", [([], None, 1), ([], None, 3), ([(0, 0)], None, 1)])
     def test_nowhere_to_go(self, arguments):
@@ -146,17 +122,6 @@ class TestHeat:
         assert torch.autograd.gradcheck(lambda f: heat(f, graph, 0.5), f)
         assert torch.autograd.gradcheck(lambda f: heat(f, graph, 12.0), f)
         assert torch.autograd.gradgradcheck(lambda f: heat(f, graph, 0.2) ** 2, f)
-
-    def test_refuses(self):
-        with pytest.raises(ValueError, match="4 nodes along its last axis, got shape"):
-            heat(torch.rand(4, 5), ring(4), 1.0)
-        with pytest.raises(ValueError, match="floating point"):
-            heat(torch.ones(4, dtype=torch.long), ring(4), 1.0)
-        with pytest.raises(ValueError, match=r"graph.to\(device\)"):
-            heat(torch.rand(4, device="meta"), ring(4), 1.0)
-        for tau in (-1.0, math.nan, math.inf):
-            with pytest.raises(ValueError, match="tau"):
-                heat(torch.rand(4), ring(4), tau)
 
 
 class TestGraph:
@@ -203,24 +168,6 @@ class TestGraph:
         expected = torch.linalg.matrix_exp(-torch.tensor(matrix)) @ torch.ones(2, dtype=torch.float64)
         assert_close(heat(torch.ones(2, dtype=torch.float64), Graph.from_laplacian(matrix), 1.0), expected, **EXACT)
 
-    @pytest.mark.parametrize(
-        ("laplacian", "mass", "message"),
-        [
-            ([[1.0, -1], [0, 0]], None, "symmetric under its mass"),
-            ([[1.0, -1], [-1, 1]], [1.0, 2.0], "symmetric under its mass"),
-            ([[1.0, -1], [-1, 1]], [0.0, 0.0], "symmetric under its mass"),
-            ([[1.0, -1], [-1, 1]], [1.0], "for each of 2 nodes"),
-            ([[1.0, -1], [-1, 1]], [1.0, -1.0], "number >= 0"),
-            ([[0.0, 1], [1, 0]], None, "adjacency matrix"),
-            ([[-1.0, 1], [1, -1]], None, "positive semidefinite"),
-            ([[1.0, -1, 0], [-1, 1, 0]], None, "square"),
-            ([[math.nan]], None, "finite"),
-        ],
-    )
-    def test_refuses_what_is_no_laplacian(self, laplacian, mass, message):
-        with pytest.raises(ValueError, match=message):
-            Graph.from_laplacian(np.array(laplacian), mass)
-
     def test_to(self):
         graph, f = sphere(1), torch.rand(42)
         single = graph.to(dtype=torch.float32)
@@ -228,13 +175,8 @@ class TestGraph:
         assert torch.equal(heat(f, single, 0.1), heat(f, graph, 0.1))
         assert_close(heat(f.double(), single, 0.1), heat(f.double(), graph, 0.1), **SINGLE)
         assert graph.to("meta").mass.is_meta
-        with pytest.raises(ValueError, match="float32 or float64"):
-            graph.to(dtype=torch.bfloat16)
-
-    def test_copies(self):
-        graph, f = Graph.from_edges([(0, 1), (1, 2)], normalization="symmetric"), torch.rand(3)
         for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
-            assert torch.equal(heat(f, other, 1.0), heat(f, graph, 1.0))
+            assert torch.equal(heat(f, other, 0.1), heat(f, graph, 0.1))
 
 
 class TestLift:
@@ -245,34 +187,9 @@ class TestLift:
         lifted = graph_lift(f, 5, tau, graph=graph)
         assert torch.equal(graph_lift(heat(f, graph, tau), 4, tau, graph=graph), lifted[:, :, 1:])
         assert torch.equal(lifted[:, :, 0], f)
-
-    def test_levels_are_powers(self):
-        graph, f = ring(9), tensor(1, 2, 9)
-        for k, level in enumerate(graph_lift(f, 4, 0.7, graph=graph).unbind(2)):
-            assert_close(level, heat(f, graph, 0.7 * k), **EXACT)
-
-    def test_refuses(self):
-        with pytest.raises(ValueError, match=r"\(B, C, N\), got shape"):
-            graph_lift(torch.rand(4), graph=ring(4))
-        with pytest.raises(ValueError, match="num_levels"):
-            graph_lift(torch.rand(1, 1, 4), 0, graph=ring(4))
-        nothing: Any = None
-        signal, levels, weight = torch.rand(1, 1, 4), torch.rand(1, 1, 2, 4), torch.rand(1, 1, 2, 2)
-        with pytest.raises(ValueError, match=r"expected a signal \(B, C, N\), got NoneType"):
-            graph_lift(nothing, graph=ring(4))
-        for call in (lambda: graph_conv(nothing, weight, graph=ring(4)), lambda: graph_pool(nothing)):
-            with pytest.raises(ValueError, match=r"\(B, C, S, N\), got NoneType; lift signals with graph_lift first"):
-                call()
-        edges: Any = [(0, 1)]
-        for call in (
-            lambda: graph_lift(signal, graph=nothing),
-            lambda: graph_conv(levels, weight, graph=nothing),
-            lambda: graph_pool(levels, graph=edges),
-        ):
-            with pytest.raises(
-                TypeError, match=r"graph is a Graph, got (NoneType|list); build one by Graph\.from_edges"
-            ):
-                call()
+        assert_close(
+            lifted[:, :, 3].double(), heat(f.double(), graph, 3 * tau), rtol=0, atol=10 * torch.finfo(dtype).eps
+        )
 
 
 def naive_conv(x, weight, graph, bias, scale_padding):
@@ -297,18 +214,14 @@ def naive_conv(x, weight, graph, bias, scale_padding):
 
 class TestConv:
     @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
-    @given(graph=graphs(), depth=st.integers(1, 4), channels=st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    @given(graph=graphs(), depth=st.integers(1, 6), channels=st.tuples(st.integers(1, 3), st.integers(1, 3)))
     def test_loops(self, scale_padding, graph: Any, depth, channels):
+        """Filters may be deeper than the scale-space, but for "valid"."""
+        depth = min(depth, 4) if scale_padding == "valid" else depth
         g, x = Graph.from_edges(*graph), tensor(2, channels[0], 4, graph[2])
         weight, bias = tensor(channels[1], channels[0], depth, 2), tensor(channels[1])
         out = graph_conv(x, weight, bias, graph=g, scale_padding=scale_padding)
         assert_close(out, naive_conv(x, weight, g, bias, scale_padding), **EXACT)
-
-    @pytest.mark.parametrize("scale_padding", ["zeros", "replicate"])
-    def test_filters_deeper_than_the_scale_space(self, scale_padding):
-        x, weight, bias = tensor(1, 2, 2, 5), tensor(3, 2, 4, 2), torch.zeros(3, dtype=torch.float64)
-        out = graph_conv(x, weight, graph=ring(5), scale_padding=scale_padding)
-        assert_close(out, naive_conv(x, weight, ring(5), bias, scale_padding), **EXACT)
 
     def test_gradients(self):
         graph, inputs = sphere(0), tuple(tensor(*n).requires_grad_() for n in ((2, 2, 3, 12), (2, 2, 2, 2), (2,)))
@@ -316,17 +229,6 @@ class TestConv:
             assert torch.autograd.gradcheck(
                 lambda x, w, b, padding=padding: graph_conv(x, w, b, graph=graph, scale_padding=padding), inputs
             )
-
-    def test_refuses(self):
-        x = torch.rand(1, 2, 3, 4)
-        with pytest.raises(ValueError, match=r"2 channels need a weight \(C_out, 2, k, 2\)"):
-            graph_conv(x, torch.rand(1, 3, 2, 2), graph=ring(4))
-        with pytest.raises(ValueError, match="scale_padding"):
-            graph_conv(x, torch.rand(1, 2, 2, 2), graph=ring(4), scale_padding="same")
-        with pytest.raises(ValueError, match="lift to more levels"):
-            graph_conv(x, torch.rand(1, 2, 4, 2), graph=ring(4), scale_padding="valid")
-        with pytest.raises(ValueError, match="graph_lift first"):
-            graph_conv(x[0], torch.rand(1, 2, 2, 2), graph=ring(4))
 
 
 class TestPool:
@@ -340,13 +242,63 @@ class TestPool:
         for over, axes in {"both": (2, 3), "levels": 2, "nodes": 3}.items():
             assert torch.equal(graph_pool(x, "max", graph=graph, over=over), x.amax(axes))
 
-    def test_diffusion_keeps_the_mean(self):
-        graph, f = sphere(), tensor(1, 2, 162)
-        means = graph_pool(graph_lift(f, 4, 0.1, graph=graph), graph=graph, over="nodes")
-        assert_close(means, means[:, :, :1].expand_as(means), **EXACT)
 
-    def test_refuses(self):
-        with pytest.raises(ValueError, match="mode"):
-            graph_pool(torch.rand(1, 1, 2, 3), mode="sum")
-        with pytest.raises(ValueError, match="over"):
-            graph_pool(torch.rand(1, 1, 2, 3), over="time")
+NOTHING: Any = None
+EDGES: Any = [(0, 1)]
+FOUR, LEVELS, WEIGHT = ring(4), torch.rand(1, 2, 3, 4), torch.rand(1, 2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: heat(torch.rand(4, 5), FOUR, 1.0), ValueError, "4 nodes along its last axis, got shape"),
+        (lambda: heat(torch.ones(4, dtype=torch.long), FOUR, 1.0), ValueError, "floating point"),
+        (lambda: heat(torch.rand(4, device="meta"), FOUR, 1.0), ValueError, r"graph.to\(device\)"),
+        *[(lambda t=t: heat(torch.rand(4), FOUR, t), ValueError, "tau") for t in (-1.0, math.nan, math.inf)],
+        (lambda: graph_lift(torch.rand(4), graph=FOUR), ValueError, r"\(B, C, N\), got shape"),
+        (lambda: graph_lift(LEVELS[:, 0], 0, graph=FOUR), ValueError, "num_levels"),
+        (lambda: graph_lift(NOTHING, graph=FOUR), ValueError, r"a signal \(B, C, N\), got NoneType"),
+        (lambda: graph_lift(LEVELS[:, 0], graph=NOTHING), TypeError, "graph is a Graph, got NoneType; build one by"),
+        (
+            lambda: graph_conv(NOTHING, WEIGHT, graph=FOUR),
+            ValueError,
+            "got NoneType; lift signals with graph_lift first",
+        ),
+        (lambda: graph_conv(LEVELS[0], WEIGHT, graph=FOUR), ValueError, "graph_lift first"),
+        (lambda: graph_conv(LEVELS, WEIGHT, graph=NOTHING), TypeError, "graph is a Graph"),
+        (
+            lambda: graph_conv(LEVELS[:, :1], WEIGHT, graph=FOUR),
+            ValueError,
+            r"1 channels need a weight \(C_out, 1, k, 2\)",
+        ),
+        (lambda: graph_conv(LEVELS, WEIGHT, graph=FOUR, scale_padding="same"), ValueError, "scale_padding"),
+        (lambda: graph_conv(LEVELS[:, :, :1], WEIGHT, graph=FOUR, scale_padding="valid"), ValueError, "more levels"),
+        (lambda: graph_pool(NOTHING), ValueError, "graph_lift first"),
+        (lambda: graph_pool(LEVELS, graph=EDGES), TypeError, "graph is a Graph, got list"),
+        (lambda: graph_pool(LEVELS, mode="sum"), ValueError, "mode"),
+        (lambda: graph_pool(LEVELS, over="time"), ValueError, "over"),
+        (lambda: FOUR.to(dtype=torch.bfloat16), ValueError, "float32 or float64"),
+    ],
+)
+def test_refusals(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("laplacian", "mass", "message"),
+    [
+        ([[1.0, -1], [0, 0]], None, "symmetric under its mass"),
+        ([[1.0, -1], [-1, 1]], [1.0, 2.0], "symmetric under its mass"),
+        ([[1.0, -1], [-1, 1]], [0.0, 0.0], "symmetric under its mass"),
+        ([[1.0, -1], [-1, 1]], [1.0], "for each of 2 nodes"),
+        ([[1.0, -1], [-1, 1]], [1.0, -1.0], "number >= 0"),
+        ([[0.0, 1], [1, 0]], None, "adjacency matrix"),
+        ([[-1.0, 1], [1, -1]], None, "positive semidefinite"),
+        ([[1.0, -1, 0], [-1, 1, 0]], None, "square"),
+        ([[math.nan]], None, "finite"),
+    ],
+)
+def test_what_is_no_laplacian(laplacian, mass, message):
+    with pytest.raises(ValueError, match=message):
+        Graph.from_laplacian(np.array(laplacian), mass)

@@ -1,9 +1,11 @@
 """Bases, dilations and the blur they need."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from algebra import rotation
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -15,10 +17,6 @@ from scalespaces.theory._scale import check_base
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 
 
-def rotation(angle: float) -> np.ndarray:
-    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-
-
 def contractions() -> st.SearchStrategy[np.ndarray]:
     """Rotation, shrinking, rotation: every A with singular values in [0.3, 1]."""
     angle, size = st.floats(0, 6.3), st.floats(0.3, 1)
@@ -26,25 +24,11 @@ def contractions() -> st.SearchStrategy[np.ndarray]:
 
 
 class TestBase:
-    def test_numbers(self):
+    def test_bases(self):
         assert check_base(2) == 2.0
         assert isinstance(check_base(np.float32(1.5)), float)
-
-    def test_matrices(self):
         assert check_base(np.array([[1, 1], [1, -1]])) == QUINCUNX
         assert check_base(((2, 0), (0, 1))) == ((2.0, 0.0), (0.0, 1.0))  # the second axis keeps its grid
-
-    @pytest.mark.parametrize(
-        "base", [1, 0.5, -2, 0, math.nan, math.inf, True, "2", None, [2.0], [[1, 2]], [[math.nan]]]
-    )
-    def test_no_base(self, base):
-        with pytest.raises(ValueError, match="base must be"):
-            check_base(base)
-
-    @pytest.mark.parametrize("base", [np.eye(2), rotation(0.3), np.diag([2, 0.9]), [[1.0, 5.0], [0.0, 1.0]]])
-    def test_matrix_that_does_not_expand(self, base):
-        with pytest.raises(ValueError, match=r"must expand .* got singular values \["):
-            check_base(base)
 
     @given(st.integers(2, 9), st.integers(1, 6), st.integers(0, 4))
     def test_roots_of_integers_snap(self, n, root, m):
@@ -59,15 +43,8 @@ class TestBase:
     @given(st.integers(-6, 6), st.integers(-6, 6))
     def test_matrix_powers_add(self, j, k):
         assert_allclose(expansion(QUINCUNX, j) @ expansion(QUINCUNX, k), expansion(QUINCUNX, j + k), atol=1e-12)
-
-    def test_matrix_snaps(self):
         turning = check_base(math.sqrt(2) * rotation(math.pi / 4))
         assert np.array_equal(expansion(turning, 2), [[0, -2], [2, 0]])
-        assert np.array_equal(expansion(QUINCUNX, 2), 2 * np.eye(2))
-
-    def test_level_must_be_an_integer(self):
-        with pytest.raises(ValueError, match="k must be an integer"):
-            expansion(2.0, 0.5)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 class TestVariance:
@@ -82,31 +59,14 @@ class TestVariance:
         two = blur_variance(d, s0) + d * d * blur_variance(c, s0)
         assert_allclose(two, blur_variance(c * d, s0), rtol=1e-9, atol=1e-9)
 
-    def test_paper_settings(self):
+    def test_levels(self):
         t = level_variances(4, 2, 0.25)
         assert_allclose(t, [0, 0.75, 3.75, 15.75], rtol=0)
         assert [len(discrete_gaussian(float(v))) for v in t] == [1, 9, 17, 33]
-
-    def test_other_families(self):
+        assert_allclose(level_variances(7, math.sqrt(2), 0.25)[::2], t, rtol=0)
         assert_allclose(level_variances(3, 2, 0.5, "binomial"), [0, 1.5, 7.5])
         assert_allclose(level_variances(3, 2, 0.25, Alpha(0.5)), [0, 0.25, 0.75])
         assert all(level_variances(1, 3, 1.0, name) == [0.0] for name in KERNELS)
-
-    def test_non_integer_base_is_exact_on_whole_levels(self):
-        assert_allclose(level_variances(7, math.sqrt(2), 0.25)[::2], level_variances(4, 2, 0.25), rtol=0)
-
-    @pytest.mark.parametrize("bad", [math.nan, math.inf, -0.1, "a", None])
-    def test_zero_scale(self, bad):
-        with pytest.raises(ValueError, match=r"zero_scale must be a finite number >= 0, a variance, got"):
-            check_zero_scale(bad)
-        with pytest.raises(ValueError, match="zero_scale"):
-            blur_variance(2, bad)
-        with pytest.raises(ValueError, match="dilation must be a finite number >= 1"):
-            blur_variance(bad, 0.25)
-        with pytest.raises(ValueError, match="num_levels must be an integer >= 1"):
-            level_variances(bad, 2, 0.25)
-        with pytest.raises(ValueError, match="base must be a finite number > 1"):
-            level_variances(4, bad, 0.25)
 
 
 class TestCovariance:
@@ -132,9 +92,8 @@ class TestCovariance:
     @given(st.floats(-7, 7))
     def test_rotations_need_no_blur(self, angle):
         assert not blur_covariance(rotation(angle), 0.25).any()
-
-    def test_singular(self):
         assert np.array_equal(blur_covariance(np.diag([1, 0.5]), 0.25), np.diag([0, 0.75]))
+        assert_allclose(blur_covariance(0.125, 0.25), [[15.75]])
 
     def test_full_zero_scale(self):
         """A shear that upscales an isotropic zero-scale fits a zero-scale of its own shape."""
@@ -145,25 +104,36 @@ class TestCovariance:
         with pytest.raises(ValueError, match="upscaling"):
             blur_covariance(A, 0.25)
 
-    def test_number_is_one_dimensional(self):
-        assert_allclose(blur_covariance(0.125, 0.25), [[15.75]])
-
     @pytest.mark.parametrize("A", [2 * np.eye(2), np.diag([0.5, 1.1]), [[1.0, 0.1], [0.0, 1.0]]])
     def test_upscaling_is_refused(self, A):
         with pytest.raises(ValueError, match=r"of singular values \[.*upscaling"):
             blur_covariance(A, 0.25)
 
-    @pytest.mark.parametrize(
-        ("A", "Sigma0", "message"),
-        [
-            ([[0.5, 0], [0, 0]], 0.25, "invertible"),
-            ([[math.nan]], 0.25, "finite square"),
-            ([[0.5, 0.1]], 0.25, "finite square"),
-            (np.eye(2) / 2, math.inf, "zero_scale"),
-            (np.eye(2) / 2, np.eye(3), "shape of A"),
-            (np.eye(2) / 2, [[1, 2], [2, 1]], "eigenvalues"),
-        ],
-    )
-    def test_errors(self, A, Sigma0, message):
-        with pytest.raises(ValueError, match=message):
-            blur_covariance(A, Sigma0)
+
+BAD: Any = math.nan
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *[(lambda c=c: check_base(c), "base must be") for c in (1, 0.5, math.inf, True, "2", None, [[1, 2]])],
+        (lambda: check_base(rotation(0.3)), r"must expand .* got singular values \["),
+        (lambda: check_base(np.diag([2, 0.9])), r"must expand .* got singular values \["),
+        (lambda: check_base([[1.0, 5.0], [0.0, 1.0]]), r"must expand .* got singular values \["),
+        (lambda: expansion(2.0, BAD), "k must be an integer"),
+        *[(lambda s=s: check_zero_scale(s), ">= 0, a variance, got") for s in (BAD, math.inf, -0.1, "a", None)],
+        (lambda: blur_variance(2, BAD), "zero_scale"),
+        (lambda: blur_variance(BAD, 0.25), "dilation must be a finite number >= 1"),
+        (lambda: level_variances(BAD, 2, 0.25), "num_levels must be an integer >= 1"),
+        (lambda: level_variances(4, BAD, 0.25), "base must be a finite number > 1"),
+        (lambda: blur_covariance([[0.5, 0], [0, 0]], 0.25), "invertible"),
+        (lambda: blur_covariance([[BAD]], 0.25), "finite square"),
+        (lambda: blur_covariance([[0.5, 0.1]], 0.25), "finite square"),
+        (lambda: blur_covariance(np.eye(2) / 2, math.inf), "zero_scale"),
+        (lambda: blur_covariance(np.eye(2) / 2, np.eye(3)), "shape of A"),
+        (lambda: blur_covariance(np.eye(2) / 2, [[1, 2], [2, 1]]), "eigenvalues"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from algebra import rotation
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from scalespaces.theory import ScaleTranslation, act, act_lifted, blur_covariance, gaussian_blur
-
-
-def rotation(angle: float) -> np.ndarray:
-    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
 def printed_law(s: ScaleTranslation, t: ScaleTranslation) -> ScaleTranslation:
@@ -73,12 +70,6 @@ class TestLaw:
     def test_associative(self, s, t, u):
         assert_same((s @ t) @ u, s @ (t @ u))
 
-    @given(elements())
-    def test_identity(self, s):
-        e = ScaleTranslation.identity(2)
-        assert_same(e @ s, s)
-        assert_same(s @ e, s)
-
     def test_not_commutative(self):
         s, t = ScaleTranslation(0.5, 1), ScaleTranslation(1.0, 1)
         assert s @ t == ScaleTranslation(0.5, 2)
@@ -118,43 +109,14 @@ class TestLaw:
 
 
 class TestElements:
-    def test_numbers(self):
-        assert np.array_equal(ScaleTranslation(0.5, [0, 0, 0]).A, np.eye(3) / 2)
-        assert ScaleTranslation(0.5, 1) == ScaleTranslation([[0.5]], [1])
-
     def test_equal_means_equal(self):
         s, t = ScaleTranslation(0.5, [-0.0, 1]), ScaleTranslation(np.eye(2) / 2, [0, 1])
         assert s == t
         assert hash(s) == hash(t)
         assert s != ScaleTranslation(0.5, [0, 2])
-        assert s != "s"
-
-    def test_immutable(self):
+        assert ScaleTranslation(0.5, 1) == ScaleTranslation([[0.5]], [1])
         with pytest.raises(ValueError, match="read-only"):
-            ScaleTranslation(0.5, 1).z[0] = 2
-
-    @pytest.mark.parametrize(
-        ("A", "z", "message"),
-        [
-            (1.5, [0, 0], r"A must be a finite number in \(0, 1\]"),
-            (0.0, [0, 0], r"A must be a finite number in \(0, 1\]"),
-            (math.nan, [0, 0], "A must be"),
-            (0.5, [math.inf], "z must be a finite vector"),
-            (0.5, [[0.0]], "z must be a finite vector"),
-            (np.eye(2), [0, 0, 0], "agree on the dimension"),
-            (2 * np.eye(2), [0, 0], "must not upscale"),
-            (np.zeros((2, 2)), [0, 0], "invertible"),
-            ([[math.nan]], [0], "finite square"),
-        ],
-    )
-    def test_errors(self, A, z, message):
-        with pytest.raises(ValueError, match=message):
-            ScaleTranslation(A, z)
-
-    def test_dimensions_must_agree(self):
-        s, t = ScaleTranslation(0.5, [0]), ScaleTranslation(0.5, [0, 0])
-        with pytest.raises(ValueError, match="one dimension, got 1 and 2"):
-            s.compose(t)
+            s.z[0] = 2
 
 
 def sample(*bumps: Bump, size: int = 97) -> np.ndarray:
@@ -192,13 +154,6 @@ class TestArrays:
         out = act(sample(*SMOOTH), element, 0.25, shape=(40, 40), padding_mode="zeros")
         assert_allclose(out, expected, atol=0.01 * np.abs(expected).max())
 
-    def test_the_paper_is_not_exact_on_a_rough_image(self):
-        """S_1/2 S_1/2 is not quite S_1/4 on the grid."""
-        half = ScaleTranslation(0.5, [0, 0])
-        f = np.random.default_rng(1).normal(size=(65, 65))
-        difference = act(act(f, half, 0.25), half, 0.25) - act(f, half @ half, 0.25)
-        assert 1e-3 < np.abs(difference).max() < 0.3
-
     @pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate", "circular"])
     def test_translations_are_exact(self, padding_mode):
         numpy_mode: Any = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[
@@ -224,28 +179,7 @@ class TestArrays:
     def test_between_pixels_is_linear_interpolation(self):
         out = act(np.array([0.0, 4.0, 8.0, 2.0]), ScaleTranslation(1.0, 0.25), 0.0)
         assert_allclose(out, [1, 5, 6.5])
-
-    def test_any_dimension(self):
-        f = np.random.default_rng(2).normal(size=(5, 6, 7))
-        assert act(f, ScaleTranslation(0.5, [0, 0, 0]), 0.25).shape == (3, 3, 4)
-
-    @pytest.mark.parametrize(
-        ("element", "arguments", "message"),
-        [
-            (ScaleTranslation(0.5, [0]), {}, "must have 1 axes"),
-            (ScaleTranslation(rotation(0.1), [0, 0]), {}, "diagonal A"),
-            (ScaleTranslation(0.5, [99, 0]), {}, "leave some of the image"),
-            (ScaleTranslation(0.5, [0, 0]), {"shape": (3,)}, "must have 2 entries"),
-            (ScaleTranslation(0.5, [0, 0]), {"shape": (3, 0)}, "shape must be an integer >= 1"),
-            (ScaleTranslation(0.5, [0, 0]), {"padding_mode": "wrap"}, "padding_mode"),
-            (ScaleTranslation(np.diag([0.2, 2.0]), [0, 0]), {}, "upscaling"),
-        ],
-    )
-    def test_errors(self, element, arguments, message):
-        with pytest.raises(ValueError, match=message):
-            act(ROUGH, element, 0.25, **arguments)
-        with pytest.raises(ValueError, match="finite"):
-            act(np.full((3, 3), math.nan), ScaleTranslation(0.5, [0, 0]), 0.25)
+        assert act(np.ones((5, 6, 7)), ScaleTranslation(0.5, [0, 0, 0]), 0.25).shape == (3, 3, 4)
 
 
 class TestLifted:
@@ -268,3 +202,33 @@ class TestLifted:
         moved = act(ROUGH, t, 0.25, shape=ROUGH.shape, padding_mode="circular")
         for s in (ScaleTranslation(0.5, [1, 4]), ScaleTranslation(1.0, [0, 0]), ScaleTranslation(0.7, [2.5, 3])):
             assert_allclose(lift(moved)(s), act_lifted(lift(ROUGH), t)(s), atol=1e-13)
+
+
+HALF = ScaleTranslation(0.5, [0, 0])
+WRONG: Any = "wrap"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ScaleTranslation(1.5, [0, 0]), r"A must be a finite number in \(0, 1\]"),
+        (lambda: ScaleTranslation(0.0, [0, 0]), r"A must be a finite number in \(0, 1\]"),
+        (lambda: ScaleTranslation(0.5, [math.inf]), "z must be a finite vector"),
+        (lambda: ScaleTranslation(0.5, [[0.0]]), "z must be a finite vector"),
+        (lambda: ScaleTranslation(np.eye(2), [0, 0, 0]), "agree on the dimension"),
+        (lambda: ScaleTranslation(2 * np.eye(2), [0, 0]), "must not upscale"),
+        (lambda: ScaleTranslation(np.zeros((2, 2)), [0, 0]), "invertible"),
+        (lambda: ScaleTranslation(0.5, [0]) @ HALF, "one dimension, got 1 and 2"),
+        (lambda: act(ROUGH, ScaleTranslation(0.5, [0]), 0.25), "must have 1 axes"),
+        (lambda: act(ROUGH, ScaleTranslation(rotation(0.1), [0, 0]), 0.25), "diagonal A"),
+        (lambda: act(ROUGH, ScaleTranslation(0.5, [99, 0]), 0.25), "leave some of the image"),
+        (lambda: act(ROUGH, HALF, 0.25, shape=(3,)), "must have 2 entries"),
+        (lambda: act(ROUGH, HALF, 0.25, shape=(3, 0)), "shape must be an integer >= 1"),
+        (lambda: act(ROUGH, HALF, 0.25, padding_mode=WRONG), "padding_mode"),
+        (lambda: act(ROUGH, ScaleTranslation(np.diag([0.2, 2.0]), [0, 0]), 0.25), "upscaling"),
+        (lambda: act(np.full((3, 3), math.nan), HALF, 0.25), "finite"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

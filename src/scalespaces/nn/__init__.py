@@ -1,11 +1,10 @@
 """Layers: each a thin module around one function of :mod:`scalespaces.functional` or :mod:`scalespaces.semigroups`."""
 
 from scalespaces.nn import init
-from scalespaces.nn._causal import CausalLift
 from scalespaces.nn._checkpoint import checkpoint
 from scalespaces.nn._conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
 from scalespaces.nn._graph import GraphConv, GraphLift, GraphPool
-from scalespaces.nn._lift import Lift
+from scalespaces.nn._lift import CausalLift, Lift
 from scalespaces.nn._norm import ScaleBatchNorm, ScaleDropout, synchronize
 from scalespaces.nn._p4 import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, P4MPool, P4Pool
 from scalespaces.nn._pool import (

@@ -1,7 +1,5 @@
 """The scale-space correlation as a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from scalespaces.functional import scale_conv
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.nn._filters import Filters
+from scalespaces.nn._base import Filters
 from scalespaces.space import ScaleSpace
 from scalespaces.space._numbers import as_plain
 from scalespaces.space._space import check_space
@@ -23,14 +21,7 @@ class ScaleConv(Filters):
     """The correlation in any number of axes."""
 
     dims: int
-    defaults: ClassVar = {
-        "stride": 1,
-        "padding": "same",
-        "dilation": 1,
-        "groups": 1,
-        "padding_mode": "zeros",
-        "scale_padding": "zeros",
-    }
+    slides: ClassVar = ("stride", "padding", "dilation", "groups", "padding_mode", "scale_padding")
 
     def __init__(
         self,
@@ -54,7 +45,7 @@ class ScaleConv(Filters):
                 f"channels are divisible by groups, got {in_channels} in, {out_channels} out, {groups} groups"
             )
         depth, *size = self.kernel_size
-        window_of(size, stride, padding, dilation)
+        window_of(size, stride, padding, dilation)  # checks them
         check_scale_padding(scale_padding, depth, depth)
         self.stride, self.padding, self.dilation = as_plain(stride), as_plain(padding), as_plain(dilation)
         self.padding_mode: PaddingMode = check_padding_mode(padding_mode)
@@ -67,11 +58,9 @@ class ScaleConv(Filters):
         size = as_plain(kernel_size)
         size = (1,) + (size,) * self.dims if isinstance(size, int) else size
         if not isinstance(size, tuple) or len(size) != self.dims + 1 or not all(isinstance(n, int) for n in size):
-            axes = ", ".join(("levels", "depth", "height", "width")[i] for i in (0, *range(4 - self.dims, 4)))
-            raise ValueError(
-                f"kernel_size is ({axes}), or an integer for a filter of one level, got {kernel_size}; 3 stands for "
-                f"{(1, *[3] * self.dims)}"
-            )
+            axes = ", ".join(("levels", *("depth", "height", "width")[3 - self.dims :]))
+            rule = f"kernel_size is ({axes}), or an integer for a filter of one level"
+            raise ValueError(f"{rule}, got {kernel_size}; 3 stands for {(1, *[3] * self.dims)}")
         if min(size) < 1:
             raise ValueError(f"kernel_size is at least 1 along every axis, got {kernel_size}")
         return size
@@ -87,7 +76,7 @@ class ScaleConv(Filters):
 
     def arguments(self) -> dict[str, Any]:
         """How the filters slide, as keywords of the function."""
-        return {name: getattr(self, name) for name in self.defaults}
+        return {name: getattr(self, name) for name in self.slides}
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Correlate."""
@@ -114,12 +103,11 @@ class ScaleConv2d(ScaleConv):
     reaches past the last one, where it reads what ``scale_padding`` puts there. The code is the same for every
     sampling: the spacing of the taps follows from the input.
 
+    Arguments are those of PyTorch's convolutions, except for
+
     Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
         kernel_size: ``(k, h, w)``: levels, height and width of the filter; an integer ``n`` stands for ``(1, n, n)``.
             With one level the weight has the shape of a plain convolution's.
-        stride: as in PyTorch's convolutions, like ``dilation``, ``groups``, ``bias`` and ``padding_mode``.
         padding: in taps on each side; ``"same"`` or ``"valid"``.
         scale_padding: ``"zeros"`` (the paper), ``"replicate"`` or ``"valid"``.
 
@@ -131,8 +119,6 @@ class ScaleConv2d(ScaleConv):
         >>> x = scalespaces.lift(torch.zeros(1, 3, 32, 32), num_levels=4)
         >>> ScaleConv2d(3, 8, (2, 3, 3))(x).shapes
         ((1, 8, 32, 32), (1, 8, 16, 16), (1, 8, 8, 8), (1, 8, 4, 4))
-        >>> ScaleConv2d(3, 8, 3)
-        ScaleConv2d(3, 8, kernel_size=(1, 3, 3))
     """
 
     dims = 2

@@ -1,33 +1,17 @@
 """Layers for scale-spaces on graphs and meshes; their levels are plain tensors ``(B, C, S, N)``."""
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.nn._filters import Filters
+from scalespaces.nn._base import Filters, Layer
 from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.semigroups._graphs import POOL_AXES, POOL_MODES
 from scalespaces.theory._arguments import check_choice, check_integer, check_real
 
 
-class GraphLift(nn.Module):
-    r"""Lift signals on the nodes of a graph by heat diffusion; see :func:`scalespaces.semigroups.graph_lift`.
-
-    .. math:: f_k = e^{-k \tau L} f
-
-    Shape:
-        - Input: :math:`(B, C, N)`, and a :class:`~scalespaces.semigroups.Graph`
-        - Output: :math:`(B, C, S, N)`
-
-    Example:
-        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> GraphLift(num_levels=4)(torch.rand(2, 3, 3), graph).shape
-        torch.Size([2, 3, 4, 3])
-    """
+class GraphLift(Layer):
+    """Lift signals on the nodes of a graph by heat diffusion; see :func:`scalespaces.semigroups.graph_lift`."""
 
     def __init__(self, num_levels: int = 4, tau: float = 1.0) -> None:
         super().__init__()
@@ -38,25 +22,13 @@ class GraphLift(nn.Module):
         """Lift."""
         return graph_lift(input, self.num_levels, self.tau, graph=graph)
 
-    def extra_repr(self) -> str:
-        return f"num_levels={self.num_levels}, tau={self.tau}"
-
 
 class GraphConv(Filters):
-    r"""Correlation over levels and neighbors; see :func:`scalespaces.semigroups.graph_conv`.
-
-    .. math:: [\psi \star f]^o_k = \sum_{i,\ell} \left( \psi^{i,o}_{\ell,0} + \psi^{i,o}_{\ell,1} P \right) f^i_{k+\ell}
+    """Correlation over levels and neighbors; see :func:`scalespaces.semigroups.graph_conv`.
 
     Diffusing the input by one ``tau`` shifts the output by one level, to machine precision, except at levels whose
     filter reaches past the last one. This stays true with ``nn.ReLU``, ``nn.BatchNorm2d`` (in eval mode) and
-    ``nn.Dropout`` in between.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
-        kernel_size: levels of the filter; in space it is a node and its neighbors.
-        bias: add one number per output channel.
-        scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``.
+    ``nn.Dropout`` in between. ``kernel_size`` counts levels: in space a filter is a node and its neighbors.
 
     Shape:
         - Input: :math:`(B, C_{in}, S, N)`, and a :class:`~scalespaces.semigroups.Graph`
@@ -64,11 +36,10 @@ class GraphConv(Filters):
 
     Example:
         >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> GraphConv(3, 8, kernel_size=2, scale_padding="valid")(torch.rand(2, 3, 4, 3), graph).shape
+        >>> levels = GraphLift(num_levels=4)(torch.rand(2, 3, 3), graph)
+        >>> GraphConv(3, 8, kernel_size=2, scale_padding="valid")(levels, graph).shape
         torch.Size([2, 8, 3, 3])
     """
-
-    defaults: ClassVar = {"scale_padding": "zeros"}
 
     def __init__(
         self,
@@ -90,18 +61,10 @@ class GraphConv(Filters):
         return graph_conv(input, self.weight, self.bias, graph=graph, scale_padding=self.scale_padding)
 
 
-class GraphPool(nn.Module):
+class GraphPool(Layer):
     """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`.
 
     If it is called with a graph, means over nodes are weighted by the graph's mass (on a mesh, by area).
-
-    Shape:
-        - Input: :math:`(B, C, S, N)`
-        - Output: :math:`(B, C)`; ``over="levels"`` leaves :math:`(B, C, N)`, ``over="nodes"`` :math:`(B, C, S)`
-
-    Example:
-        >>> GraphPool("max")(torch.rand(2, 3, 4, 5)).shape
-        torch.Size([2, 3])
     """
 
     def __init__(self, mode: str = "mean", over: str = "both") -> None:
@@ -111,6 +74,3 @@ class GraphPool(nn.Module):
     def forward(self, input: Tensor, graph: Graph | None = None) -> Tensor:
         """Pool."""
         return graph_pool(input, self.mode, graph=graph, over=self.over)
-
-    def extra_repr(self) -> str:
-        return f"{self.mode!r}, over={self.over!r}"

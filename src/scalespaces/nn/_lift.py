@@ -1,6 +1,4 @@
-"""The lift as a layer."""
-
-from __future__ import annotations
+"""The lifts of images and of causal signals as layers."""
 
 import inspect
 from collections.abc import Mapping
@@ -10,17 +8,15 @@ import torch
 from torch import Tensor
 
 from scalespaces.functional import downscale
-from scalespaces.functional._lift import (
-    Sampling,
-    apply_lift,
-    check_dims,
-    check_images,
-    plan_lift,
-    warn_of_single_samples,
-)
-from scalespaces.nn._constants import Constants
+from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
+from scalespaces.functional._lift import warn_of_single_samples as warn
+from scalespaces.nn._base import Constants
+from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, step_taps
 from scalespaces.space import ScaleSpace
 from scalespaces.theory import Kernel
+from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._causal import check_causal_base, check_causal_padding
+from scalespaces.theory._kernels import check_zero_scale
 from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import Base, check_base
 
@@ -31,12 +27,9 @@ PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
 class Lift(Constants):
     """Lift images to scale-spaces; arguments as in :func:`~scalespaces.functional.lift`.
 
-    ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers: they follow
-    ``.to()``, though not to half precision, and stay out of checkpoints.
-
-    Args:
-        device: of the kernels.
-        dtype: of the kernels; images of a higher precision are lifted in their own.
+    ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers, of ``device`` and
+    ``dtype``: they follow ``.to()``, though not to half precision, and stay out of checkpoints. Images of a higher
+    precision are lifted in their own.
 
     Shape:
         - Input: :math:`(B, C, H, W)`; signals or volumes with ``dims=1`` or ``3``
@@ -45,8 +38,6 @@ class Lift(Constants):
     Example:
         >>> Lift(num_levels=3)(torch.zeros(1, 3, 32, 32)).shapes
         ((1, 3, 32, 32), (1, 3, 16, 16), (1, 3, 8, 8))
-        >>> Lift.paper(num_levels=3)(torch.zeros(1, 3, 32, 32)).stack().shape
-        torch.Size([1, 3, 3, 32, 32])
     """
 
     def __init__(
@@ -92,7 +83,7 @@ class Lift(Constants):
     def forward(self, image: Tensor) -> ScaleSpace:
         """Lift."""
         taps = [getattr(self, f"taps{index}", None) for index in range(len(self.plan.stages))]
-        warn_of_single_samples(check_images(image, self.dims), self.plan)
+        warn(check_images(image, self.dims), self.plan)
         return apply_lift(image, self.plan, taps)
 
     def downscale(self, image: Tensor, n: int = 1, method: str = "cascade") -> Tensor:
@@ -112,6 +103,50 @@ ARGUMENTS: dict[str, Any] = {
     if name not in ("device", "dtype")
 }
 """The arguments of a lift and their defaults, in order."""
+
+
+class CausalLift(Constants):
+    """Lift signals to scale-spaces that use no future samples; arguments as in
+    :func:`~scalespaces.semigroups.causal_lift`, the kernel a buffer like those of :class:`Lift`.
+
+    On its output :class:`ScaleConv1d`, the poolings and :class:`ScalePool` are causal; batch normalization is causal in
+    eval mode.
+
+    Shape:
+        - Input: :math:`(B, C, T)`
+        - Output: ``num_levels`` levels of :math:`(B, C, T_k)`
+    """
+
+    taps: Tensor
+
+    def __init__(
+        self,
+        num_levels: int = 4,
+        base: float = 2.0,
+        *,
+        zero_scale: float = 0.25,
+        stages: int = 4,
+        sampling: str = "pyramid",
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_levels, self.base = check_integer("num_levels", num_levels, 1), check_causal_base(base)
+        self.zero_scale, self.stages = check_zero_scale(zero_scale), check_integer("stages", stages, 1)
+        self.sampling = check_choice("sampling", sampling, CAUSAL_SAMPLINGS)
+        self.padding_mode: PaddingMode = check_causal_padding(padding_mode)
+        self._kernel = (self.base, self.zero_scale, self.stages)
+        self.register_constant("taps", step_taps(*self._kernel), device, dtype)
+
+    def forward(self, signal: Tensor) -> ScaleSpace:
+        """Lift."""
+        return apply_causal_lift(signal, self.taps, self._kernel, self.num_levels, self.sampling, self.padding_mode)
+
+    def downscale(self, signal: Tensor, n: int = 1) -> Tensor:
+        """Downscale a signal as this lift does: see :func:`~scalespaces.semigroups.causal_downscale`."""
+        levels = check_integer("n", n, 0) + 1
+        return apply_causal_lift(signal, self.taps, self._kernel, levels, "pyramid", self.padding_mode).levels[n]
 
 
 def as_lift(value: Lift | Mapping[str, Any] | None, own: Mapping[str, Any]) -> Lift:

@@ -1,7 +1,5 @@
 """Batch normalization and scale dropout as layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -9,6 +7,7 @@ from torch import Tensor, nn
 
 from scalespaces._torch import NormBase
 from scalespaces.functional import scale_batch_norm, scale_dropout
+from scalespaces.nn._base import Layer
 from scalespaces.nn._checkpoint import is_computed_again
 from scalespaces.space import ScaleSpace
 from scalespaces.space._space import check_space
@@ -18,16 +17,9 @@ class ScaleBatchNorm(NormBase):
     """Batch normalization with one set of statistics per channel for all levels.
 
     Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of
-    samples. Parameters and buffers are those of PyTorch's ``BatchNorm``. In eval mode it commutes with scale; in
-    training the statistics depend on the levels that are there.
-
-    Args:
-        num_features: channels.
-        eps: as in ``nn.BatchNorm2d``, like ``momentum``, ``affine`` and ``track_running_stats``.
-        sync: take the statistics over all processes of ``torch.distributed``, on any device.
-
-    Shape:
-        - Input, output: levels of :math:`(B, C, *)`
+    samples. Arguments, parameters and buffers are those of ``nn.BatchNorm2d``; ``sync`` takes the statistics over all
+    processes of ``torch.distributed``, on any device. In eval mode it commutes with scale; in training the statistics
+    depend on the levels that are there.
     """
 
     elements = 1  # consecutive channels that share their statistics
@@ -54,18 +46,10 @@ class ScaleBatchNorm(NormBase):
             self.num_batches_tracked.add_(1)
             if momentum is None:  # a plain average over all batches so far
                 momentum = 1.0 / float(self.num_batches_tracked)
-        return scale_batch_norm(
-            input,
-            None if self.training and again else self.running_mean,
-            None if self.training and again else self.running_var,
-            self.weight,
-            self.bias,
-            self.training,
-            momentum or 0.0,
-            self.eps,
-            elements=self.elements,
-            sync=self.sync,
-        )
+        mean, var = (None, None) if self.training and again else (self.running_mean, self.running_var)
+        settings = (self.training, momentum or 0.0, self.eps)
+        affine = (self.weight, self.bias)
+        return scale_batch_norm(input, mean, var, *affine, *settings, elements=self.elements, sync=self.sync)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")
@@ -92,13 +76,8 @@ def synchronize(model: nn.Module) -> nn.Module:
     """Let batch normalization take its statistics over all processes, on any device.
 
     ``nn.SyncBatchNorm.convert_sync_batchnorm`` does so on GPUs only. This sets ``sync`` of our layers, and replaces
-    PyTorch's layers by ours, with the same parameters and buffers under the same names.
-
-    Args:
-        model: changed in place, unless it is itself a layer of PyTorch's.
-
-    Returns:
-        The model.
+    PyTorch's layers by ours, with the same parameters and buffers under the same names. The model is changed in place,
+    unless it is itself a layer of PyTorch's.
 
     Example:
         >>> [type(layer).__name__ for layer in synchronize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
@@ -121,7 +100,7 @@ def synchronize(model: nn.Module) -> nn.Module:
     return model
 
 
-class ScaleDropout(nn.Module):
+class ScaleDropout(Layer):
     """Drop whole levels of each sample in training, so that the network does not rely on a single scale."""
 
     def __init__(self, p: float = 0.5) -> None:
@@ -133,6 +112,3 @@ class ScaleDropout(nn.Module):
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Drop levels."""
         return scale_dropout(input, self.p, self.training)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"

@@ -1,13 +1,11 @@
 """Layers on the symmetries of the square, alone or together with scale; conventions are those of the functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from scalespaces.nn._constants import Constants
+from scalespaces.nn._base import Constants, Layer
 from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn._norm import TensorBatchNorm
 from scalespaces.semigroups import group_pool, p4_conv
@@ -45,7 +43,7 @@ class P4Conv2d(Constants, ScaleConv):
         elements = 1 if lifting else order(self.group)
         others = (stride, padding, dilation, groups, bias, padding_mode, scale_padding, device, dtype)
         super().__init__(in_channels * elements, out_channels, kernel_size, *others)
-        check_square(self.kernel_size[1:])
+        check_square(*self.kernel_size[1:])
         self.in_channels, self.lifting = self.in_channels // elements, lifting  # fields
         if not lifting:
             self.weight = nn.Parameter(self.weight.detach().unflatten(1, (-1, elements)))
@@ -57,17 +55,11 @@ class P4Conv2d(Constants, ScaleConv):
         own = {"group": self.group, "lifting": self.lifting, "index": self.index}
         return p4_conv(input, self.weight, self.bias, **own, **self.arguments())
 
-    def extra_repr(self) -> str:
-        return super().extra_repr() + (", lifting=True" if self.lifting else "")
-
 
 class P4MConv2d(P4Conv2d):
     r"""Correlation on the eight symmetries of the square and translations, of tensors and of levels.
 
     .. math:: [\psi \star f]^o_k(h, z) = \sum_{i, \ell, g, y} \psi^{i,o}_\ell(g, y)\, f^i_{k+\ell}(hg, c^k R_h y + z)
-
-    A tensor is one level, k = 0, for filters of one level. A field has a channel for each of the 8 elements, in the
-    order of :func:`~scalespaces.semigroups.p4_conv`.
 
     The layer commutes with :func:`~scalespaces.semigroups.transform_field` to machine precision, on images of any size,
     when stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
@@ -83,10 +75,9 @@ class P4MConv2d(P4Conv2d):
     :math:`n - 1` at every level: on a pyramid, when :math:`s c^{S-1}` divides it.
 
     Args:
-        in_channels: *fields* of the input; plain channels when lifting.
+        in_channels: *fields* of the input, 8 channels each; plain channels when lifting.
         out_channels: *fields* of the output.
-        kernel_size: ``(k, n, n)``: levels, height and width of the filter; an integer ``n`` stands for ``(1, n, n)``.
-        stride: as in :class:`ScaleConv2d`, like ``padding``, ``dilation``, ``padding_mode`` and ``scale_padding``.
+        kernel_size: ``(k, n, n)`` or ``n``, as in :class:`ScaleConv2d`, like all arguments but these.
         groups: groups of fields.
         bias: one number per field.
         lifting: for the first layer, whose input has plain channels.
@@ -97,13 +88,8 @@ class P4MConv2d(P4Conv2d):
 
     Example:
         >>> first, second = P4MConv2d(3, 4, 3, lifting=True), P4MConv2d(4, 4, (2, 3, 3), scale_padding="valid")
-        >>> first(torch.zeros(1, 3, 18, 18)).shape
-        torch.Size([1, 32, 18, 18])
-        >>> second(torch.relu(first(scalespaces.lift(torch.zeros(1, 3, 33, 33), num_levels=4))))
-        ScaleSpace(3 levels, base 2, torch.float32, cpu)
-          level 0: (1, 32, 33, 33), step 1
-          level 1: (1, 32, 17, 17), step 2
-          level 2: (1, 32, 9, 9), step 4
+        >>> second(torch.relu(first(scalespaces.lift(torch.zeros(1, 3, 33, 33), num_levels=3)))).shapes
+        ((1, 32, 33, 33), (1, 32, 17, 17))
     """
 
     group = "p4m"
@@ -112,12 +98,7 @@ class P4MConv2d(P4Conv2d):
 class P4BatchNorm(TensorBatchNorm):
     """Batch normalization of fields of 4 elements; see :class:`P4MBatchNorm`."""
 
-    group: Group = "p4"
-
-    @property
-    def elements(self) -> int:
-        """The number of channels of a field."""
-        return order(self.group)
+    elements = 4
 
 
 class P4MBatchNorm(P4BatchNorm):
@@ -125,19 +106,12 @@ class P4MBatchNorm(P4BatchNorm):
 
     Arguments are those of :class:`ScaleBatchNorm`, ``num_features`` the number of fields. It commutes with the
     symmetries of the square, also while training.
-
-    Shape:
-        - Input, output: :math:`(B, 8 F, *)`, or levels of these
-
-    Example:
-        >>> P4MBatchNorm(3)(torch.rand(2, 3 * 8, 5, 5)).unflatten(1, (3, 8)).mean((0, 2, 3, 4)).abs().max() < 1e-5
-        tensor(True)
     """
 
-    group = "p4m"
+    elements = 8
 
 
-class P4Pool(nn.Module):
+class P4Pool(Layer):
     """Maximum or mean over the 4 elements of each field; see :class:`P4MPool`."""
 
     group: Group = "p4"
@@ -150,23 +124,8 @@ class P4Pool(nn.Module):
         """Pool."""
         return group_pool(input, self.mode, group=self.group)
 
-    def extra_repr(self) -> str:
-        return f"mode={self.mode!r}"
-
 
 class P4MPool(P4Pool):
-    """Maximum or mean over the 8 elements of each field: plain channels, which turn as an image does.
-
-    Args:
-        mode: ``"max"`` or ``"mean"``.
-
-    Shape:
-        - Input: :math:`(B, 8 F, *)`, or levels of these
-        - Output: :math:`(B, F, *)`
-
-    Example:
-        >>> P4MPool()(torch.rand(1, 3 * 8, 9, 9)).shape
-        torch.Size([1, 3, 9, 9])
-    """
+    """Maximum or mean over the 8 elements of each field: plain channels, which turn as an image does."""
 
     group = "p4m"

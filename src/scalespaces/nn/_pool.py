@@ -1,19 +1,18 @@
 """Pooling and resampling as layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from scalespaces.functional import avg_pool, blur_pool, feature_pyramid, global_pool, max_pool, resample, scale_pool
 from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
+from scalespaces.nn._base import Layer
 from scalespaces.space import ScaleSpace
 from scalespaces.space._numbers import as_plain
 from scalespaces.theory._arguments import check_choice
 
 
-class _WindowPool(nn.Module):
+class _WindowPool(Layer):
     def __init__(
         self,
         kernel_size: int | Sequence[int] = 2,
@@ -22,12 +21,9 @@ class _WindowPool(nn.Module):
         window: str = "dilated",
     ) -> None:
         super().__init__()
-        self.kernel_size, self.stride, self.padding = as_plain(kernel_size), as_plain(stride), as_plain(padding)
+        self.kernel_size, self.padding = as_plain(kernel_size), as_plain(padding)
+        self.stride = self.kernel_size if stride is None else as_plain(stride)
         self.window = check_choice("window", window, WINDOWS)
-
-    def extra_repr(self) -> str:
-        stride = self.kernel_size if self.stride is None else self.stride
-        return f"kernel_size={self.kernel_size}, stride={stride}, padding={self.padding}, window={self.window!r}"
 
 
 class ScaleAvgPool(_WindowPool):
@@ -49,7 +45,7 @@ class ScaleMaxPool(_WindowPool):
         return max_pool(input, self.kernel_size, self.stride, self.padding, window=self.window)
 
 
-class ScaleBlurPool(nn.Module):
+class ScaleBlurPool(Layer):
     """Binomial blur and stride, in any number of axes; see :func:`scalespaces.functional.blur_pool`."""
 
     def __init__(
@@ -63,11 +59,8 @@ class ScaleBlurPool(nn.Module):
         """Pool."""
         return blur_pool(input, self.kernel_size, self.stride, window=self.window)
 
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, window={self.window!r}"
 
-
-class GlobalPool(nn.Module):
+class GlobalPool(Layer):
     """``"mean"`` or ``"max"`` over all of space, level by level."""
 
     def __init__(self, mode: str = "mean") -> None:
@@ -78,21 +71,9 @@ class GlobalPool(nn.Module):
         """Pool."""
         return global_pool(input, self.mode)
 
-    def extra_repr(self) -> str:
-        return repr(self.mode)
 
-
-class ScalePool(nn.Module):
-    """Combine levels on the grid of level 0; see :func:`scalespaces.functional.scale_pool`.
-
-    Args:
-        mode: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
-        return_scale: also return a scale map: the number of the level with the largest value.
-
-    Shape:
-        - Input: levels of :math:`(B, C, *_k)`
-        - Output: :math:`(B, C, *_0)`
-    """
+class ScalePool(Layer):
+    """Combine levels on the grid of level 0; arguments as in :func:`scalespaces.functional.scale_pool`."""
 
     def __init__(self, mode: str = "mean", return_scale: bool = False) -> None:
         super().__init__()
@@ -102,14 +83,9 @@ class ScalePool(nn.Module):
         """Pool."""
         return scale_pool(input, self.mode, return_scale=self.return_scale)
 
-    def extra_repr(self) -> str:
-        return repr(self.mode) + (", return_scale=True" if self.return_scale else "")
 
-
-class Resample(nn.Module):
-    """Bring all levels to one grid, that of level 0 or one of ``size`` pixels; see
-    :func:`~scalespaces.functional.resample`.
-    """
+class Resample(Layer):
+    """Bring all levels to one grid, of level 0 or of ``size`` pixels; see :func:`~scalespaces.functional.resample`."""
 
     def __init__(self, size: int | Sequence[int] | None = None) -> None:
         super().__init__()
@@ -118,9 +94,6 @@ class Resample(nn.Module):
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Resample."""
         return resample(input, self.size)
-
-    def extra_repr(self) -> str:
-        return "" if self.size is None else f"size={self.size}"
 
 
 class FeaturePyramid(nn.Module):

@@ -1,14 +1,12 @@
 """The semigroup correlation as a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scalespaces.nn._filters import Filters
+from scalespaces.nn._base import Filters
 from scalespaces.semigroups import Semigroup, semigroup_correlation
 from scalespaces.space._numbers import as_plain
 from scalespaces.theory._arguments import check_integer
@@ -21,13 +19,10 @@ class SemigroupConv(Filters):
     the semigroup, so the next layer takes :class:`~scalespaces.semigroups.Lifted`, with pointwise layers in between.
 
     Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
         semigroup: how elements compose and act.
         kernel_size: the window of the filters, an integer for each axis of the signal. It covers the first points of
             the signal, unless :meth:`~scalespaces.semigroups.Semigroup.window` is overridden. If elements do not move
             the signal, the filters see all of it only through a window as large as the signal.
-        bias: one number per output channel.
 
     Shape:
         - Input: :math:`(B, C_{in}, *X)`; lifted signals :math:`(B, C_{in}, |S|)`
@@ -35,9 +30,8 @@ class SemigroupConv(Filters):
 
     Example:
         >>> from scalespaces.semigroups import CausalShifts, Lifted
-        >>> shifts = CausalShifts(20)
-        >>> first = SemigroupConv(3, 8, shifts, kernel_size=[5])
-        >>> second = SemigroupConv(8, 4, Lifted(shifts, range(3)), kernel_size=[3])
+        >>> first = SemigroupConv(3, 8, CausalShifts(20), kernel_size=[5])
+        >>> second = SemigroupConv(8, 4, Lifted(CausalShifts(20), range(3)), kernel_size=[3])
         >>> second(first(torch.rand(2, 3, 20)).relu()).shape
         torch.Size([2, 4, 20])
     """
@@ -67,5 +61,4 @@ class SemigroupConv(Filters):
         return out if self.bias is None else out + self.bias[:, None].to(out.dtype)
 
     def extra_repr(self) -> str:
-        name = type(self.semigroup).__name__
-        return f"{self.in_channels}, {self.out_channels}, {name}, kernel_size={self.kernel_size}"
+        return f"{super().extra_repr()}, semigroup={type(self.semigroup).__name__}"

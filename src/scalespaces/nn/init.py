@@ -1,7 +1,5 @@
 """Initializations of filters."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -26,10 +24,6 @@ def paper_(weight: Tensor, dims: int, groups: int = 1, std: float = 1e-2) -> Ten
         dims: number of spatial axes, which distinguishes the two.
         groups: channels are paired within each group.
         std: standard deviation of the noise.
-
-    Example:
-        >>> paper_(torch.empty(4, 2, 3, 3), dims=2)[:, :, 1, 1].round().int().tolist()
-        [[1, 0], [1, 0], [0, 1], [0, 1]]
     """
     if weight.ndim not in (dims + 2, dims + 3):
         raise ValueError(f"expected a weight of {dims + 2} or {dims + 3} axes, got shape {tuple(weight.shape)}")

@@ -1,7 +1,5 @@
 """Affine maps that shrink."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections.abc import Hashable, Sequence
@@ -27,11 +25,9 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     Elements are :class:`~scalespaces.theory.ScaleTranslation`, composed by :math:`(A, z)(B, y) = (AB, B^{-1} z + y)`. A
     may be any matrix with :math:`\Sigma_0 \succeq A \Sigma_0 A^\top`, so that the blur has a covariance. If the
-    zero-scale is a number, these are the matrices whose singular values are at most 1: anisotropic scalings, shears
-    that shrink, rotations. On the grid the law holds up to aliasing and interpolation: within a few percent on a smooth
-    image, worse on noise and for a small zero-scale (``benchmarks/semigroups.py``). Whole shifts are exact.
-
-    For the powers of one matrix :func:`~scalespaces.functional.lift` takes it as ``base`` and feeds ``ScaleConv2d``.
+    zero-scale is a number, these are the matrices whose singular values are at most 1. On the grid the law holds up to
+    aliasing and interpolation: within a few percent on a smooth image, worse on noise and for a small zero-scale.
+    For the powers of one matrix :func:`~scalespaces.functional.lift` takes it as ``base``.
 
     Args:
         matrices: the matrices A, ``(d, d)`` each.
@@ -63,9 +59,7 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     def act(self, s: ScaleTranslation, f: Tensor) -> Tensor:
         """The image, shrunk, on the same grid."""
-        self._check(f)
-        (taps,) = self._taps(s)
-        return sample_lattice(self._blur(taps, f), np.linalg.inv(s.A), s.z, f.shape[2:])
+        return sample_lattice(self._blur(*self._taps(s), f), np.linalg.inv(s.A), s.z, f.shape[2:])
 
     def key(self, s: ScaleTranslation) -> Hashable:
         return rounded((*s.A.ravel().tolist(), *s.z.tolist()))
@@ -98,6 +92,7 @@ class AffineContractions(Semigroup[ScaleTranslation]):
         return (torch.as_tensor(anisotropic_gaussian(covariance, truncation=self.truncation)),)
 
     def _blur(self, taps: Tensor, f: Tensor) -> Tensor:
+        self._check(f)
         weight, window = taps.to(f).expand(f.shape[1], 1, *taps.shape), window_of(taps.shape, padding="same")
         with full_precision(f):
             return correlate(f, weight, window=window, groups=f.shape[1], padding_mode=self.padding_mode)

@@ -1,7 +1,5 @@
 """Time: shifts into the past, and the lift of a signal that uses no sample of its future."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -26,10 +24,8 @@ class CausalShifts(Semigroup[int]):
     r"""Shifts of a time series into the past, :math:`L_s[f](t) = f(t - s)` with :math:`s \ge 0`.
 
     The record ``(B, C, T)`` ends now: samples delayed beyond its end are lost, and zeros enter at its beginning. A
-    filter lives on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one.
-
-    Args:
-        num_shifts: the shifts are 0 to ``num_shifts - 1``.
+    filter lives on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one. The shifts
+    are 0 to ``num_shifts - 1``.
     """
 
     def __init__(self, num_shifts: int) -> None:
@@ -41,25 +37,23 @@ class CausalShifts(Semigroup[int]):
 
     def act(self, s: int, f: Tensor) -> Tensor:
         """The record as it was s samples ago."""
-        self._check(f)
-        return pad(f, [(check_integer("a causal shift", s, 0), -s)])
+        return pad(self._check(f), [(check_integer("a causal shift", s, 0), -s)])
 
     def elements(self) -> Sequence[int]:
         return range(self.num_shifts)
 
     def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
         """The newest samples, newest first."""
-        self._check(f)
-        return super().window(f.flip(-1), shape)
+        return super().window(self._check(f).flip(-1), shape)
 
     def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
-        self._check(f)
-        past = pad(f.flip(-1), [(0, self.num_shifts + shape[0] - 1 - f.shape[-1])])
+        past = pad(self._check(f).flip(-1), [(0, self.num_shifts + shape[0] - 1 - f.shape[-1])])
         return past.unfold(-1, shape[0], 1)
 
-    def _check(self, f: Tensor) -> None:
+    def _check(self, f: Tensor) -> Tensor:
         if f.ndim != 3:
             raise ValueError(f"a record is (B, C, T), got shape {tuple(f.shape)}")
+        return f
 
 
 def causal_lift(
@@ -87,20 +81,17 @@ def causal_lift(
         num_levels: number of levels.
         base: :math:`c`, an integer of at least 2.
         zero_scale: :math:`s_0`, the variance of the blur that the signal already has.
-        stages: of the blur; more stages come closer to a Gaussian, and delay more.
+        stages: number of stages of the blur.
         sampling: ``"pyramid"`` keeps every :math:`c^k`-th sample at level :math:`k`, counted back from the newest;
             ``"dense"`` keeps all, so that the output for a moment does not change as the record grows.
         padding_mode: what lies before the record: ``"zeros"``, or its first sample with ``"replicate"``.
 
     Example:
-        >>> causal_lift(torch.rand(1, 3, 40), num_levels=3)
-        ScaleSpace(3 levels, base 2, causal, torch.float32, cpu)
-          level 0: (1, 3, 40), step 1
-          level 1: (1, 3, 20), step 2
-          level 2: (1, 3, 10), step 4
+        >>> causal_lift(torch.rand(1, 3, 40), num_levels=3).shapes
+        ((1, 3, 40), (1, 3, 20), (1, 3, 10))
     """
-    (taps,) = causal_taps(base, zero_scale, stages)
-    return apply_causal_lift(signal, taps, num_levels, base, zero_scale, stages, sampling, padding_mode)
+    kernel = (base, zero_scale, stages)
+    return apply_causal_lift(signal, *causal_taps(*kernel), kernel, num_levels, sampling, padding_mode)
 
 
 def step_taps(base: float, zero_scale: float, stages: int) -> Array:
@@ -114,26 +105,19 @@ def causal_taps(base: float, zero_scale: float, stages: int) -> tuple[Tensor]:
 
 
 def apply_causal_lift(
-    signal: Tensor,
-    taps: Tensor,
-    num_levels: int,
-    base: float,
-    zero_scale: float,
-    stages: int,
-    sampling: str,
-    padding_mode: PaddingMode,
+    signal: Tensor, taps: Tensor, kernel: tuple, num_levels: int, sampling: str, padding_mode: PaddingMode
 ) -> ScaleSpace:
-    """The lift with the taps of its blur given as a tensor."""
+    """The lift with the taps of its blur given as a tensor, and as the arguments that they are made of."""
     if not isinstance(signal, Tensor) or signal.ndim != 3 or not signal.is_floating_point() or 0 in signal.shape[2:]:
         got = f"{signal.dtype} of shape {tuple(signal.shape)}" if isinstance(signal, Tensor) else type(signal).__name__
         raise ValueError(f"a signal is a floating-point tensor (B, C, time) of at least one sample, got {got}")
     dense = check_choice("sampling", sampling, CAUSAL_SAMPLINGS) == "dense"
     check_causal_padding(padding_mode)
-    c, channels = int(check_causal_base(base)), signal.shape[1]
+    c, channels = int(check_causal_base(kernel[0])), signal.shape[1]
     window = window_of(taps.shape, 1 if dense else c, "same", causal=True)
     levels, real = [signal], torch.promote_types(signal.dtype, torch.float32)  # half precision is for storage
     with full_precision(signal):
-        weight = at_least(taps, signal.to(real), causal_taps, base, zero_scale, stages).expand(channels, 1, -1)
+        weight = at_least(taps, signal.to(real), causal_taps, *kernel).expand(channels, 1, -1)
         for k in range(check_integer("num_levels", num_levels, 1) - 1):
             apart = c**k if dense else 1
             level, view = lead(window, levels[-1].to(real), apart, padding_mode)
@@ -152,13 +136,9 @@ def causal_downscale(
     stages: int = 4,
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:
-    r"""Downscale a signal by :math:`c^n` without looking ahead: :math:`D^n`, with arguments as in :func:`causal_lift`.
+    r"""Downscale a signal by :math:`c^n` without looking ahead; arguments as in :func:`causal_lift`.
 
-    The newest sample keeps its place.
-
-    Example:
-        >>> causal_downscale(torch.rand(1, 3, 66), 2).shape
-        torch.Size([1, 3, 17])
+    This is :math:`D^n`. The newest sample keeps its place.
     """
-    (taps,), number = causal_taps(base, zero_scale, stages), check_integer("n", n, 0) + 1
-    return apply_causal_lift(signal, taps, number, base, zero_scale, stages, "pyramid", padding_mode).levels[n]
+    number = check_integer("n", n, 0) + 1
+    return causal_lift(signal, number, base, zero_scale=zero_scale, stages=stages, padding_mode=padding_mode).levels[n]

@@ -1,11 +1,8 @@
 r"""Scale-spaces on graphs and meshes, with heat diffusion as the semigroup.
 
 Level :math:`k` of a signal on the nodes is :math:`e^{-k \tau L} f`. A lifted signal is a plain tensor ``(B, C, S, N)``
-of S levels at N nodes, so ``nn.ReLU``, ``nn.BatchNorm2d`` and ``nn.Dropout`` work on it unchanged. Batch norm then has
-one set of statistics per channel, over batch, levels and nodes.
+of S levels at N nodes, so ``nn.ReLU``, ``nn.BatchNorm2d`` and ``nn.Dropout`` work on it unchanged.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
@@ -36,8 +33,7 @@ class Graph:
     .. math:: (L f)_i = r_i f_i + \sum_j w_{ij} (f_i - f_j), \qquad (P f)_i = f_i - \sum_j p_{ij} (f_i - f_j)
 
     Because of the differences, constants stay exact to the last bit (where :math:`r = 0`), in any precision. Results
-    have the dtype of the signal. Pass a graph to a layer together with the signal: it is not a module, and modules do
-    not store it. A batch of graphs is their disjoint union.
+    have the dtype of the signal. A batch of graphs is their disjoint union.
 
     Attributes:
         edges: ``(2, E)``, nodes i and j of each edge, once.
@@ -48,10 +44,7 @@ class Graph:
         bound: of the spectrum of L.
 
     Example:
-        >>> path = Graph.from_edges([(0, 1), (1, 2)])
-        >>> path.laplace(torch.tensor([0.0, 1.0, 0.0]))
-        tensor([-1.,  2., -1.])
-        >>> path.average(torch.tensor([0.0, 1.0, 4.0]))
+        >>> Graph.from_edges([(0, 1), (1, 2)]).average(torch.tensor([0.0, 1.0, 4.0]))
         tensor([1., 2., 1.])
     """
 
@@ -147,14 +140,11 @@ class Graph:
 
     def _nodes_first(self, f: Tensor) -> Tensor:
         if not f.is_floating_point() or f.ndim == 0 or f.shape[-1] != self.num_nodes:
-            raise ValueError(
-                f"a signal on this graph is of floating point and has {self.num_nodes} nodes along its last axis, got "
-                f"shape {tuple(f.shape)} of type {f.dtype}"
-            )
+            rule = f"a signal on this graph is of floating point and has {self.num_nodes} nodes along its last axis"
+            raise ValueError(f"{rule}, got shape {tuple(f.shape)} of type {f.dtype}")
         if f.device != self.mass.device:
-            raise ValueError(
-                f"signal and graph are on one device, got {f.device} and {self.mass.device}; use graph.to(device)"
-            )
+            devices = f"{f.device} and {self.mass.device}"
+            raise ValueError(f"signal and graph are on one device, got {devices}; use graph.to(device)")
         x = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
         return x.reshape(-1, self.num_nodes).t().contiguous()
 
@@ -171,15 +161,22 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
     with L are needed; they are gathers and sums, which autocast leaves in full precision. Errors are about 1e-12 of the
     largest value in float64 and below 1e-6 in float32, for any ``tau``. Where rows of L do not sum to zero (the
     symmetric normalization) float32 errors grow with it, to about 1e-5 at :math:`\tau\, \text{bound} = 10^5`.
-
-    Example:
-        >>> ring = Graph.from_edges([(i, (i + 1) % 5) for i in range(5)])
-        >>> heat(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]), ring, 0.5)
-        tensor([0.4660, 0.2089, 0.0581, 0.0581, 0.2089])
     """
     x = graph._nodes_first(f)
     for tails in _tails(float(tau), graph.bound, torch.finfo(x.dtype).eps):
-        x = _step(x, graph, tails)
+        if not tails:
+            continue
+        # x plus the differences D, each times the sum of the coefficients of the S it is part of. The recurrence is in
+        # the changes S - x: they are small where x is smooth, and so is their rounding.
+        scale = 2 / graph.bound
+        start = scale * graph._laplace(x)
+        difference = change = -start
+        out = tails[0] * difference
+        for tail in tails[1:]:
+            difference = difference - 2 * (start + scale * graph._laplace(change))
+            change = change + difference
+            out = out + tail * difference
+        x = x + out
     return _nodes_last(x, f)
 
 
@@ -190,18 +187,10 @@ def graph_lift(f: Tensor, num_levels: int = 4, tau: float = 1.0, *, graph: Graph
     the second on: bit for bit on a CPU, and up to rounding on devices that sum in no fixed order.
 
     Args:
-        f: ``(B, C, N)``.
+        f: ``(B, C, N)``; the result is ``(B, C, S, N)``.
         num_levels: S.
         tau: time from one level to the next; its unit is one over the weights of the graph, on a mesh area.
         graph: the graph.
-
-    Returns:
-        ``(B, C, S, N)``.
-
-    Example:
-        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> graph_lift(torch.rand(2, 3, 3), num_levels=4, graph=graph).shape
-        torch.Size([2, 3, 4, 3])
     """
     check_integer("num_levels", num_levels, 1)
     _check(f, 3, "a signal (B, C, N)")
@@ -229,19 +218,12 @@ def graph_conv(
         bias: ``(C_out,)``.
         graph: the graph.
         scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``, as in :func:`scalespaces.functional.scale_conv`.
-
-    Example:
-        >>> graph = Graph.from_edges([(0, 1), (1, 2)])
-        >>> graph_conv(torch.rand(2, 3, 4, 3), torch.rand(8, 3, 2, 2), graph=graph, scale_padding="valid").shape
-        torch.Size([2, 8, 3, 3])
     """
     _check(x, 4, "levels (B, C, S, N)")
     _check_graph(graph)
-    if weight.ndim != 4 or weight.shape[3] != 2 or weight.shape[1] != x.shape[1]:
-        raise ValueError(
-            f"{x.shape[1]} channels need a weight (C_out, {x.shape[1]}, k, 2), got shape {tuple(weight.shape)}"
-        )
-    depth = weight.shape[2]
+    channels, depth = x.shape[1], weight.shape[2] if weight.ndim == 4 else 0
+    if not depth or weight.shape[3] != 2 or weight.shape[1] != channels:
+        raise ValueError(f"{channels} channels need a weight (C_out, {channels}, k, 2), got {tuple(weight.shape)}")
     check_scale_padding(scale_padding, x.shape[2], depth)
     both = torch.cat([x, graph.average(x)], 1)
     if scale_padding == "zeros":
@@ -260,43 +242,17 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
         graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves such means
             (not with the symmetric normalization).
         over: ``"both"`` leaves ``(B, C)``, ``"levels"`` ``(B, C, N)``, ``"nodes"`` ``(B, C, S)``.
-
-    Example:
-        >>> graph_pool(torch.rand(2, 3, 4, 5), over="nodes").shape
-        torch.Size([2, 3, 4])
     """
     _check(x, 4, "levels (B, C, S, N)")
     check_choice("mode", mode, POOL_MODES)
     check_choice("over", over, POOL_AXES)
     if mode == "max":
         return x.amax(POOL_AXES[over])
-    if over != "nodes":
-        x = x.mean(2)
-    if over == "levels":
-        return x
-    if graph is None:
-        return x.mean(-1)
+    x = x if over == "nodes" else x.mean(2)
+    if over == "levels" or graph is None:
+        return x if over == "levels" else x.mean(-1)
     _check_graph(graph)
-    share = (graph.mass / graph.mass.sum()).to(x.dtype)
-    return (x * share).sum(-1)
-
-
-def _step(x: Tensor, graph: Graph, tails: tuple[float, ...]) -> Tensor:
-    """Heat by one polynomial: x plus the differences D, each times the sum of the coefficients of the S it is part of.
-
-    The recurrence is in the changes S - x: they are small where x is smooth, and so is their rounding.
-    """
-    if not tails:
-        return x
-    scale = 2 / graph.bound
-    start = scale * graph._laplace(x)
-    difference = change = -start
-    out = tails[0] * difference
-    for tail in tails[1:]:
-        difference = difference - 2 * (start + scale * graph._laplace(change))
-        change = change + difference
-        out = out + tail * difference
-    return x + out
+    return (x * (graph.mass / graph.mass.sum()).to(x.dtype)).sum(-1)
 
 
 @constant
@@ -304,8 +260,8 @@ def _step(x: Tensor, graph: Graph, tails: tuple[float, ...]) -> Tensor:
 def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
     """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for each of several times that add up to tau.
 
-    Each time is as long as all before it together. The signal is smooth when the long times begin, so rounding stays
-    small over many terms; and the sum of all degrees is at most 2.5 times that of one polynomial for all of tau.
+    Each time is as long as all before it together: the signal is smooth when the long times begin, so rounding stays
+    small over many terms.
     """
     doublings = max(0, math.ceil(math.log2(max(tau * bound, 1.0) / _FIRST))) if math.isfinite(tau) else 0
     first = tau / 2**doublings
@@ -328,10 +284,7 @@ def _check(x: Any, ndim: int, what: str) -> None:
 
 def _check_graph(graph: Any) -> None:
     if not isinstance(graph, Graph):
-        raise TypeError(
-            f"graph is a Graph, got {type(graph).__name__}; build one by Graph.from_edges, Graph.from_mesh or "
-            "Graph.from_laplacian"
-        )
+        raise TypeError(f"graph is a Graph, got {type(graph).__name__}; build one by Graph.from_edges or from_mesh")
 
 
 def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
@@ -341,8 +294,7 @@ def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
     eps, device = float(np.finfo(np.float64).eps), torch.device("cpu")
     if isinstance(matrix, Tensor):
         eps = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else eps
-        device = matrix.device
-        found = matrix.detach().to_sparse_coo().coalesce().cpu()
+        device, found = matrix.device, matrix.detach().to_sparse_coo().coalesce().cpu()
         values, index = found.values().double().numpy(), found.indices().numpy()
         matrix = sparse.coo_array((values, tuple(index)), shape=tuple(found.shape))
     elif getattr(matrix, "dtype", None) == np.float32:
@@ -356,10 +308,7 @@ def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
 
 
 def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
-    """The flow between nodes, ``-mass[i] * L[i, j]`` for i < j.
-
-    Refuses a matrix that is not symmetric under the mass, or indefinite on some pair of nodes, as an adjacency is.
-    """
+    """The flow between nodes, ``-mass[i] * L[i, j]`` for i < j, of a matrix that may be a Laplacian under this mass."""
     from scipy import sparse
 
     weighed: Any = sparse.diags_array(mass) @ matrix

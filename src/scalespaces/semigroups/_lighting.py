@@ -1,7 +1,5 @@
 """Changes of light, and normalization."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

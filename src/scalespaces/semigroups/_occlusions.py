@@ -1,7 +1,5 @@
 """Nested masks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -14,10 +12,8 @@ class Occlusions(Semigroup[int]):
     r"""Nested masks, :math:`L_s[f] = m_s f`: each hides what those before it hide, and more.
 
     Hiding twice is hiding once and the order does not matter: :math:`st = \max(s, t)`. An occlusion is self-adjoint, so
-    here, as in a group, transforming the filter is equivariant too.
-
-    Args:
-        masks: ``(number of masks, *X)``, true or 1 where the signal is visible.
+    here, as in a group, transforming the filter is equivariant too. ``masks`` are ``(number of masks, *X)``, true or 1
+    where the signal is visible.
     """
 
     def __init__(self, masks: Tensor) -> None:

@@ -12,8 +12,6 @@ plain tensor ``(B, F * |H|, height, width)`` with channel = field * :math:`|H|` 
 over windows and concatenation of channels work on fields unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, TypeVar
@@ -47,9 +45,8 @@ def order(group: Group) -> int:
 @lru_cache
 def matrices(group: Group) -> NDArray[np.int64]:
     """The matrices of the elements, ``(|H|, 2, 2)``."""
-    turn, mirror = np.array([[0, 1], [-1, 0]]), np.diag([1, -1])
-    turns = [np.linalg.matrix_power(turn, j) for j in range(4)]
-    return np.stack([*turns, *(mirror @ matrix for matrix in turns)][: order(group)])
+    turns = [np.linalg.matrix_power(np.array([[0, 1], [-1, 0]]), j) for j in range(4)]
+    return np.stack([*turns, *(np.diag([1, -1]) @ turn for turn in turns)][: order(group)])
 
 
 @lru_cache
@@ -93,7 +90,7 @@ def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index
             f"{'lifting ' if lifting else ''}filters of {group} are {expected}, got shape {tuple(weight.shape)}; "
             "lifting=True is for filters that read plain channels"
         )
-    check_square(weight.shape[-2:])
+    check_square(*weight.shape[-2:])
     depth = weight.shape[axes] if weight.ndim - axes == 3 else 1
     entry = _filter_index(group, weight.shape[-1], depth, lifting)[0].to(weight.device) if index is None else index
     flat = weight.flatten(2).unsqueeze(1).expand(-1, n, -1, -1)
@@ -101,12 +98,10 @@ def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index
     return bank.reshape(weight.shape[0] * n, -1, *weight.shape[axes:])
 
 
-def check_square(size: Sequence[int]) -> None:
+def check_square(height: int, width: int) -> None:
     """Refuse a filter whose height and width differ."""
-    if size[0] != size[1]:
-        raise ValueError(
-            f"only square filters can be turned, got one of {size[0]} x {size[1]}; make height and width the same"
-        )
+    if height != width:
+        raise ValueError(f"only square filters can be turned, got one of {height} x {width}; make both the same")
 
 
 def p4_conv(
@@ -129,18 +124,15 @@ def p4_conv(
     .. math:: [\psi \star f](h, z) = \sum_{g, y} \psi(g, y)\, f(hg, R_h y + z), \qquad
               [\psi \star f](h, z) = \sum_y \psi(y)\, f(R_h y + z) \text{ when lifting}
 
-    On levels this is the correlation of :func:`~scalespaces.functional.scale_conv` with the same bank: taps
-    :math:`c^k` apart at level :math:`k`, and a sum over the ``k`` levels of the filter. It commutes with
+    On levels this is :func:`~scalespaces.functional.scale_conv` with the same bank. It commutes with
     :func:`transform_field`; for conditions on stride and padding see :class:`~scalespaces.nn.P4MConv2d`.
 
     Args:
         x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
         weight: ``(F_out, F_in / groups, |H|, [k,] h, w)``, with or without levels; no ``|H|`` when lifting.
         bias: ``(F_out,)``, one for all elements of a field.
-        group: ``"p4"`` or ``"p4m"``.
+        group: ``"p4"`` or ``"p4m"``; arguments not listed are those of :func:`~scalespaces.functional.scale_conv`.
         lifting: for a first layer, whose input has plain channels instead of fields.
-        stride: as in :func:`~scalespaces.functional.scale_conv`, like ``padding``, ``dilation``, ``padding_mode`` and
-            ``scale_padding``.
         groups: groups of fields.
         index: a table that layers keep on their device.
 
@@ -161,10 +153,11 @@ def p4_conv(
         raise ValueError(f"the filters read {wanted}, got {channels} channels; only a first layer has lifting=True")
     if space.levels[0].stride(1) == 1:  # with filters in channels_last, lifted levels keep that format
         bank = bank.movedim(1, -1).contiguous().movedim(-1, 1)
+    bias = None if bias is None else bias.unsqueeze(1).expand(-1, n).flatten()
     out = scale_conv(
         space,
         bank,
-        None if bias is None else bias.unsqueeze(1).expand(-1, n).flatten(),
+        bias,
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -172,23 +165,16 @@ def p4_conv(
         padding_mode=padding_mode,
         scale_padding=scale_padding,
     )
-    if isinstance(x, Tensor):
-        return out.levels[0]
-    return out
+    return out.levels[0] if isinstance(x, Tensor) else out
 
 
 def group_pool(x: Field, mode: str = "max", *, group: Group) -> Field:
-    """Maximum or mean over the elements of each field, of a tensor or of every level: plain channels again.
-
-    Example:
-        >>> group_pool(torch.rand(1, 3 * 8, 9, 9), group="p4m").shape
-        torch.Size([1, 3, 9, 9])
-    """
+    """Maximum or mean over the elements of each field, of a tensor or of every level: plain channels again."""
     n = order(group)
     check_choice("mode", mode, GROUP_MODES)
 
     def pool(level: Tensor) -> Tensor:
-        fields = level.unflatten(1, (check_fields(level, n), n))
+        fields = _as_fields(level, n)
         out = fields.amax(2) if mode == "max" else fields.mean(2)
         last = level.ndim == 4 and level.stride(1) == 1  # torch's reductions lose channels_last
         return out.contiguous(memory_format=torch.channels_last) if last else out
@@ -196,11 +182,10 @@ def group_pool(x: Field, mode: str = "max", *, group: Group) -> Field:
     return pool(x) if isinstance(x, Tensor) else check_space(x).map(pool)
 
 
-def check_fields(x: Tensor, elements: int) -> int:
-    """The number of fields of this tensor."""
+def _as_fields(x: Tensor, elements: int) -> Tensor:
     if x.ndim < 2 or x.shape[1] % elements:
         raise ValueError(f"fields are tensors (B, fields * {elements}, ...), got shape {tuple(x.shape)}")
-    return x.shape[1] // elements
+    return x.unflatten(1, (x.shape[1] // elements, elements))
 
 
 def _check_element(element: int, group: Group) -> None:
@@ -212,9 +197,8 @@ def transform_image(image: Tensor, element: int) -> Tensor:
     r"""The action on images about their center, :math:`L_h[f](x) = f(R_h x)`: any ``(.., height, width)``.
 
     Example:
-        >>> transform_image(torch.tensor([[1, 2], [3, 4]]), 1)
-        tensor([[2, 4],
-                [1, 3]])
+        >>> transform_image(torch.tensor([[1, 2], [3, 4]]), 1).tolist()
+        [[2, 4], [1, 3]]
     """
     _check_element(element, "p4m")
     return torch.rot90(image.flip(-1) if element >= 4 else image, element % 4, (-2, -1))
@@ -225,16 +209,10 @@ def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
 
     An equivariant network commutes with it; before the first layer, and after pooling over the group, with
     :func:`transform_image`.
-
-    Example:
-        >>> image, weight = torch.rand(1, 3, 9, 9), torch.rand(2, 3, 3, 3)
-        >>> turned = p4_conv(transform_image(image, 1), weight, group="p4", lifting=True)
-        >>> field = p4_conv(image, weight, group="p4", lifting=True)
-        >>> torch.testing.assert_close(turned, transform_field(field, 1, group="p4"))
     """
     n = order(group)
     _check_element(element, group)
-    fields = transform_image(x, element).unflatten(1, (check_fields(x, n), n))
+    fields = _as_fields(transform_image(x, element), n)
     return take(fields, 2, _permutation(group, element)[0].to(x.device)).flatten(1, 2)
 
 

@@ -1,7 +1,5 @@
 """The paper's semigroup: scalings with translations."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 
@@ -30,10 +28,8 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
     that the zero-scale lets pass; with other paddings it holds away from the borders.
 
     Args:
-        shape: the shifts along each axis, one per pixel.
-        num_levels: the scalings are :math:`c^0` to :math:`c^{-(S-1)}`.
-        base: the integer c.
-        zero_scale: as in :func:`~scalespaces.functional.lift`, like ``method`` and ``padding_mode``.
+        shape: the shifts along each axis, one per pixel. All other arguments are as in
+            :func:`~scalespaces.functional.lift`, with an integer base.
     """
 
     def __init__(
@@ -87,14 +83,11 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
         return [(k, z) for k in range(self.num_levels) for z in self.shifts()]
 
     def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
-        zooms = [self.base**k for k in range(self.num_levels)]
-        windows = [
-            self.read_all(level, [range(0, zoom * n, zoom) for n in shape])
-            for zoom, level in zip(zooms, self.levels(f).levels, strict=True)
-        ]
-        return torch.cat(windows, 2)
+        levels = enumerate(self.levels(f).levels)
+        steps = {k: self.base**k for k in range(self.num_levels)}
+        return torch.cat([self.read_all(f, [range(0, steps[k] * n, steps[k]) for n in shape]) for k, f in levels], 2)
 
-    def lifted(self, kernel_size: Sequence[int]) -> LiftedScaleTranslations:
+    def lifted(self, kernel_size: Sequence[int]) -> Lifted[ScaleShift]:
         """The action on lifted signals, for the paper's filters corr[k,h,w]: centered, over k levels."""
         if self.padding_mode not in ("zeros", "circular"):
             raise ValueError(

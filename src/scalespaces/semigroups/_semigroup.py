@@ -1,7 +1,5 @@
 """The semigroup correlation, for any semigroup that acts on signals."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -85,8 +83,8 @@ def rounded(s: Any) -> Any:
 
 def _check(f: Any, elements: Sequence[Any] | None) -> None:
     if not isinstance(f, Tensor) or f.ndim < 3 or not f.is_floating_point():
-        given = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
-        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one axis of space, got {given}")
+        got = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one axis of space, got {got}")
     if elements is not None and len(elements) == 0:
         raise ValueError("elements are where to evaluate, got none; leave them out for the semigroup's own")
 
@@ -105,10 +103,8 @@ def semigroup_correlation(
         f: signals ``(B, C_in, *X)``. For functions on the semigroup itself pass :class:`Lifted`.
         psi: filters ``(C_out, C_in, *window)``; :meth:`Semigroup.window` defines where the window lies.
         semigroup: how elements compose and act.
-        elements: where to evaluate; by default at the elements of the semigroup.
-
-    Returns:
-        The correlation ``(B, C_out, number of elements)``, a function on the semigroup.
+        elements: where to evaluate; by default at the elements of the semigroup. The result, a function on the
+            semigroup, is ``(B, C_out, number of elements)``.
 
     Example:
         >>> f, psi = torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)
@@ -142,14 +138,8 @@ def semigroup_lift(
 
     Either way the action becomes a shift: :math:`(L_t f)^\uparrow(s) = f^\uparrow(st)`, see :class:`Lifted`.
 
-    Args:
-        f: signals ``(B, C, *X)``.
-        semigroup: how elements act.
-        at: the point x, a number for each axis of X or one for all; ``None`` sums over x.
-        elements: where to evaluate; by default at the elements of the semigroup.
-
-    Returns:
-        The lifted signal ``(B, C, number of elements)``.
+    ``at`` is the point x, a number for each axis of X or one for all; ``None`` sums over x. The other arguments are
+    those of :func:`semigroup_correlation`; the lifted signal is ``(B, C, number of elements)``.
     """
     _check(f, elements)
     if at is None:
@@ -170,12 +160,6 @@ class Lifted(Semigroup[Element]):
     Args:
         semigroup: the semigroup.
         support: the elements where the filters live; filters are ``(C_out, C_in, len(support))``. All by default.
-
-    Example:
-        >>> shifts = scalespaces.semigroups.Translations((8,))
-        >>> f = semigroup_lift(torch.rand(1, 3, 8), shifts)
-        >>> semigroup_correlation(f, torch.rand(4, 3, 3), Lifted(shifts, [(-1,), (0,), (1,)])).shape
-        torch.Size([1, 4, 8])
     """
 
     def __init__(self, semigroup: Semigroup[Element], support: Iterable[Element] | None = None) -> None:

@@ -1,7 +1,5 @@
 """Translations of a grid, and what all semigroups that contain them share."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 
@@ -24,13 +22,9 @@ class ShiftGrid:
         self, shape: Sequence[int], first: int | Sequence[int] = 0, padding_mode: PaddingMode = "zeros"
     ) -> None:
         self.shape = tuple(check_integer("shape", n, 1) for n in shape)
-        self.first = per_axis(first, len(self.shape), "first")
+        self.dims = len(self.shape)
+        self.first = per_axis(first, self.dims, "first")
         self.padding_mode: PaddingMode = check_padding_mode(padding_mode)
-
-    @property
-    def dims(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
 
     def starts(self) -> list[range]:
         """The shifts along each axis."""

@@ -21,15 +21,8 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
     by :math:`K \mu (c^k - 1) / (c - 1)` samples of the signal. Variances and delays of two kernels add, but their
     convolution belongs to another number of stages.
 
-    Args:
-        t: the variance.
-        stages: K; more stages come closer to a Gaussian, and delay more.
-        tail: the mass beyond the last tap is at most this, before renormalization. With n taps the error of the mean is
-            then about ``n * tail``, and that of the variance about ``n**2 * tail``.
-
-    Example:
-        >>> causal_kernel(2.0, stages=1)[:4]  # mean 1
-        array([0.5   , 0.25  , 0.125 , 0.0625])
+    More ``stages`` K come closer to a Gaussian, and delay more. The mass beyond the last tap, before renormalization,
+    is at most ``tail``; with n taps the error of the mean is about ``n * tail``, of the variance ``n**2 * tail``.
     """
     part = check_real("t", t, ">= 0", lambda t: t >= 0) / check_integer("stages", stages, 1)
     check_real("tail", tail, "in (0, 1)", lambda mass: 0 < mass < 1)

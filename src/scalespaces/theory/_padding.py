@@ -6,12 +6,7 @@ from scalespaces.theory._arguments import check_choice
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
-NUMPY_PADDING: dict[PaddingMode, Any] = {
-    "zeros": "constant",
-    "reflect": "reflect",
-    "replicate": "edge",
-    "circular": "wrap",
-}
+NUMPY_PADDING: dict[str, Any] = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 """The names ``numpy.pad`` gives them."""
 
 

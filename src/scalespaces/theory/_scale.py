@@ -18,16 +18,11 @@ from scalespaces.theory._kernels import Kernel, check_zero_scale, discrete_gauss
 Base = float | tuple[tuple[float, ...], ...]
 """The expansion from one level to the next: a number c > 1, or a square matrix C whose inverse is a contraction."""
 
-
 _CLOSEST = 1 + 1e-9  # numbers closer to 1 than this differ from it by rounding
 
 
 def check_base(base: Any) -> Base:
-    r"""Return the base as a float or as a tuple of rows.
-
-    A number must satisfy :math:`c > 1`. A matrix must expand: all its singular values are at least 1, and
-    :math:`|\det C| > 1`.
-    """
+    """Return the base, a number > 1 or a matrix that expands, as a float or as a tuple of rows."""
     if isinstance(base, float) and _CLOSEST < base < math.inf:  # the common case first: every layer asks
         return base
     if isinstance(base, Real):
@@ -77,10 +72,6 @@ def blur_variance(dilation: float, zero_scale: float) -> float:
     r"""Return the variance of the blur that goes with a dilation.
 
     .. math:: t(a, s_0) = s_0 / a^2 - s_0, \qquad \mathrm{dilation} = 1/a \ge 1
-
-    Example:
-        >>> blur_variance(8, 0.25)
-        15.75
     """
     return discrete_gaussian.scale(dilation, zero_scale)
 
@@ -103,10 +94,8 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
                [0.  , 0.75]])
     """
     A = check_dilation(A)
-    if np.ndim(Sigma0) == 0:
-        S = check_zero_scale(np.asarray(Sigma0, dtype=np.float64)[()]) * np.eye(len(A))
-    else:
-        S = check_covariance(Sigma0)
+    number = np.ndim(Sigma0) == 0
+    S = check_zero_scale(np.asarray(Sigma0)[()]) * np.eye(len(A)) if number else check_covariance(Sigma0)
     if S.shape != A.shape:
         raise ValueError(f"Sigma0 must have the shape of A, got {S.shape} and {A.shape}; pass matrices of one size")
     inverse = np.linalg.inv(A)

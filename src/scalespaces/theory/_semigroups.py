@@ -23,10 +23,8 @@ class ScaleTranslation:
 
     .. math:: S_{A,z}[f](x) = [G_A * f](A^{-1} x + z), \qquad (A, z)(B, y) = (AB, B^{-1} z + y)
 
-    The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`. The paper prints :math:`(AB, Ay + z)`, which belongs to
-    the action :math:`f(A^{-1}(x - z))` of its supplement.
-
-    Every zero-scale needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
+    The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`; the paper prints another, see docs/errata.md. Every
+    zero-scale needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
 
     Args:
         A: Matrix of shape (d, d), or a number a in (0, 1] for a times the identity.
@@ -58,11 +56,6 @@ class ScaleTranslation:
         matrix.flags.writeable = shift.flags.writeable = False
         object.__setattr__(self, "A", matrix)
         object.__setattr__(self, "z", shift)
-
-    @classmethod
-    def identity(cls, dim: int) -> "ScaleTranslation":
-        """Return (I, 0) in ``dim`` dimensions."""
-        return cls(1.0, np.zeros(check_integer("dim", dim, 1)))
 
     def compose(self, other: "ScaleTranslation") -> "ScaleTranslation":
         """Return (A, z)(B, y) = (AB, B^-1 z + y): act by ``other`` first, then by ``self``; also ``self @ other``."""
@@ -109,8 +102,7 @@ def act(
         Sigma0: Zero-scale: a covariance matrix, or a number s0 for s0 times the identity.
         shape: Shape of the output. By default it holds all :math:`x \ge 0` up to the last position inside the image,
             which needs a diagonal A with positive entries.
-        padding_mode: What lies outside the image, and outside its blurred version: "zeros", "reflect" (without
-            repeating the edge), "replicate" or "circular".
+        padding_mode: What lies outside the image, and outside its blurred version, as in :func:`gaussian_blur`.
         truncation: Half the width of the kernel in standard deviations.
 
     Example:
@@ -121,7 +113,14 @@ def act(
     check_padding_mode(padding_mode)
     if f.ndim != element.z.size:
         raise ValueError(f"f must have {element.z.size} axes for this element, got shape {f.shape}; match them")
-    shape = _default_shape(f.shape, element) if shape is None else [check_integer("shape", n, 1) for n in shape]
+    if shape is None:
+        diagonal = element.A.diagonal()
+        if not np.array_equal(element.A, np.diag(diagonal)) or (diagonal <= 0).any():
+            raise ValueError(f"shape is only known for a diagonal A > 0, got A = {element.A.tolist()}; pass shape")
+        shape = (np.floor((np.array(f.shape) - 1 - element.z) * diagonal + 1e-9).astype(int) + 1).tolist()
+        if min(shape) < 1:
+            raise ValueError(f"z must leave some of the image, got z = {element.z.tolist()} for {f.shape}; pass shape")
+    shape = [check_integer("shape", n, 1) for n in shape]
     if len(shape) != f.ndim:
         raise ValueError(f"shape must have {f.ndim} entries, got {shape}; pass one per axis")
     blurred = gaussian_blur(f, blur_covariance(element.A, Sigma0), padding_mode=padding_mode, truncation=truncation)
@@ -134,26 +133,9 @@ def act(
     return ndimage.map_coordinates(blurred, positions, order=1, mode=_SCIPY[padding_mode]).reshape(shape)
 
 
-def _default_shape(size: tuple[int, ...], element: ScaleTranslation) -> list[int]:
-    diagonal = element.A.diagonal()
-    if not np.array_equal(element.A, np.diag(diagonal)) or (diagonal <= 0).any():
-        raise ValueError(
-            f"shape is only known for a diagonal A of positive entries, got A = {element.A.tolist()}; pass shape"
-        )
-    last = np.floor((np.array(size) - 1 - element.z) * diagonal + 1e-9).astype(int)
-    if (last < 0).any():
-        raise ValueError(f"z must leave some of the image, got z = {element.z.tolist()} for shape {size}; pass shape")
-    return (last + 1).tolist()
-
-
 def act_lifted(f: Callable[[ScaleTranslation], Value], t: ScaleTranslation) -> Callable[[ScaleTranslation], Value]:
     r"""Act on a function on the semigroup: :math:`L_t[f](s) = f(st)`.
 
     After a lift :math:`f^\uparrow(s) = S_s[f](0)` this shift is the action on images.
-
-    Example:
-        >>> shifted = act_lifted(lambda s: s.z.tolist(), ScaleTranslation(1.0, 3))
-        >>> shifted(ScaleTranslation(1.0, 4))
-        [7.0]
     """
     return lambda s: f(s @ t)
