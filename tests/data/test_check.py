@@ -4,20 +4,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pictures import damage_patch, flat, save_picture
+from pictures import city_file, damage_patch, flat, save_picture, truncate, write_cityscapes, write_pcam
 
 from scalespaces.data import check_dataset, digits, unseen_scales
-from scalespaces.data._idx import write_idx
-from scalespaces.data._make import make_cityscapes, make_pcam, write_sets
+from scalespaces.data._idx import write_idx, write_sets
 from scalespaces.data._pcam import pcam_file
 
 h5py: Any = pytest.importorskip("h5py")
 pytest.importorskip("PIL.Image")
 
 
-@pytest.mark.parametrize("compress", [False, True])
-def test_pcam(compress, tmp_path):
-    make_pcam(tmp_path, {"train": 6, "test": 4}, compress=compress)
+GZIP = {"chunks": (1, 96, 96, 3), "compression": "gzip"}
+
+
+@pytest.mark.parametrize("options", [{}, GZIP], ids=["plain", "gzip"])
+def test_pcam(options, tmp_path):
+    write_pcam(tmp_path, {"train": 6, "test": 4}, **options)
     report = check_dataset(tmp_path)
     assert report.problems == []
     assert "camelyonpatch_level_2_split_train_y.h5: 6 labels, 3 of them 1" in report.facts
@@ -27,7 +29,7 @@ def test_pcam(compress, tmp_path):
     with h5py.File(tmp_path / pcam_file("train", "y"), "a") as file:
         file["y"][2] = 3
     (tmp_path / pcam_file("test", "y")).unlink()
-    make_pcam(tmp_path, {"valid": 4})
+    write_pcam(tmp_path, {"valid": 4})
     with h5py.File(tmp_path / pcam_file("valid", "y"), "w") as file:
         file["y"] = np.zeros((3, 1, 1, 1), np.uint8)
     report = check_dataset(tmp_path)
@@ -39,7 +41,7 @@ def test_pcam(compress, tmp_path):
 
 
 def test_pcam_patches_that_cannot_be_unpacked_are_named(tmp_path):
-    make_pcam(tmp_path, {"train": 6}, compress=True)
+    write_pcam(tmp_path, {"train": 6}, **GZIP)
     file = tmp_path / pcam_file("train", "x")
     data = damage_patch(file, 4)
     (problem,) = check_dataset(tmp_path).problems
@@ -50,17 +52,14 @@ def test_pcam_patches_that_cannot_be_unpacked_are_named(tmp_path):
 
 
 def test_cityscapes(tmp_path):
-    make_cityscapes(tmp_path, {"train": 4, "val": 2}, size=(32, 64))
+    write_cityscapes(tmp_path, {"train": 4, "val": 2}, size=(32, 64))
     report = check_dataset(tmp_path)
     assert report.problems == []
     assert report.facts[0].startswith("train: 4 images, 4 of 64 x 32 pixels; labels 0: ")
-    masks, images = (tmp_path / kind / "train" / "synthetic" for kind in ("gtFine", "leftImg8bit"))
-    name = "synthetic_{:06d}_000019_{}.png"
-    (masks / name.format(0, "gtFine_labelIds")).unlink()
-    (images / name.format(1, "leftImg8bit")).unlink()
-    broken = images / name.format(2, "leftImg8bit")
-    broken.write_bytes(broken.read_bytes()[:-100])
-    save_picture(masks / name.format(3, "gtFine_labelIds"), flat(77, (32, 64)))
+    city_file(tmp_path, "gtFine", "train", 0).unlink()
+    city_file(tmp_path, "leftImg8bit", "train", 1).unlink()
+    truncate(city_file(tmp_path, "leftImg8bit", "train", 2))
+    save_picture(city_file(tmp_path, "gtFine", "train", 3), flat(77, (32, 64)))
     problems = check_dataset(tmp_path).problems
     assert len(problems) == 4
     for expected in (

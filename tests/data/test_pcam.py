@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictures import damage_patch
+from pictures import damage_patch, write_patches
 from torch.utils.data import DataLoader
 
 from scalespaces.data import PCam
-from scalespaces.data._make import make_pcam
 from scalespaces.data._pcam import pcam_file, repack
 
 h5py: Any = pytest.importorskip("h5py")
@@ -23,11 +22,8 @@ LABELS = (np.arange(NUMBER) % 3 == 1).astype(np.uint8).reshape(-1, 1, 1, 1)
 forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
-def write(folder: Path, patches=PATCHES, labels=LABELS, split="train", **options: Any) -> Path:
-    for part, values, more in (("x", patches, options), ("y", labels, {})):
-        with h5py.File(folder / pcam_file(split, part), "w") as file:
-            file.create_dataset(part, data=values, **more)
-    return folder
+def write(folder: Path, patches=PATCHES, labels=LABELS, **options: Any) -> Path:
+    return write_patches(folder, patches, labels, **options)
 
 
 def same(dataset: PCam, order=range(NUMBER)) -> bool:
@@ -150,33 +146,3 @@ def test_damaged_files_are_refused(tmp_path):
     dataset[2]
     with pytest.raises(ValueError, match=r"cannot read patch 3 of .*train_x.h5'"):
         dataset[3]
-
-
-@pytest.mark.parametrize("compress", [False, True])
-def test_synthetic_patches_have_the_official_format_and_can_be_told_apart(compress, tmp_path):
-    counts = {"train": 60, "valid": 6, "test": 4}
-    files = make_pcam(tmp_path, counts, compress=compress)
-    assert sorted(tmp_path.iterdir()) == sorted(files)
-    for part, shape in (("x", (60, 96, 96, 3)), ("y", (60, 1, 1, 1))):
-        with h5py.File(tmp_path / pcam_file("train", part)) as file:
-            assert (list(file), file[part].shape, file[part].dtype) == ([part], shape, np.uint8)
-            assert file[part].compression == ("gzip" if compress and part == "x" else None)
-    train = PCam(tmp_path)  # without a warning, which would be an error
-    assert [len(PCam(tmp_path, split)) for split in counts] == [60, 6, 4]
-    assert int(train.labels.sum()) == 30
-    # Tumor cells are darker than others, and only those in the center count.
-    dark = torch.stack([(image[0] < 100)[32:64, 32:64].sum() for image, _ in train])
-    assert ((dark > 40).long() == train.labels).all()
-    assert any((image[0] < 100).sum() > 40 for image, label in train if not label)
-
-
-def test_synthetic_patches_are_a_function_of_the_seed(tmp_path):
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        make_pcam(tmp_path / name, {"train": 3}, seed=seed)
-    a, b, c = (PCam(tmp_path / name)[0][0] for name in "abc")
-    assert torch.equal(a, b)
-    assert not torch.equal(a, c)
-    with pytest.raises(FileExistsError, match=r"train_x.h5' and 1 more exist.*--force"):
-        make_pcam(tmp_path / "a", {"train": 5})
-    make_pcam(tmp_path / "a", {"train": 5}, force=True)
-    assert len(PCam(tmp_path / "a")) == 5

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalespaces.data import digits, mnist_scale, unseen_scales
-from scalespaces.data._idx import read_idx, read_idx_images, write_idx
-from scalespaces.data._make import write_sets
+from scalespaces.data._idx import read_idx, read_idx_images, write_idx, write_sets
 from scalespaces.data._scales import rescale, split_classes
 
 pytest.importorskip("PIL.Image")

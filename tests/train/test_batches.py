@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import write_cityscapes
 from torch import Tensor
 
 from scalespaces.data import ArrayImages, Cityscapes
-from scalespaces.data._make import make_cityscapes
 from scalespaces.train._batches import KeyedBatches, collate, evaluation_loader, training_loader
 
 counts = st.integers(1, 4)
@@ -141,7 +141,7 @@ def test_images_of_a_batch_have_one_size():
 @pytest.fixture(scope="module")
 def streets(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("streets")
-    make_cityscapes(root, {"train": 5}, size=(40, 64))
+    write_cityscapes(root, {"train": 5}, size=(40, 64))
     return root
 
 

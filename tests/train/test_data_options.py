@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictures import flat, save_picture
+from pictures import flat, save_picture, write_cityscapes, write_pcam
 from torch import Tensor
 
 from scalespaces.data import ArrayImages, ImageDataset
+from scalespaces.data._idx import write_sets
 from scalespaces.data._keys import Part
-from scalespaces.data._make import make_cityscapes, make_pcam, write_sets
 from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
 
 pytest.importorskip("PIL.Image")
@@ -144,8 +144,8 @@ def test_what_is_held_out_needs_the_seed_of_the_training(tmp_path):
 
 
 def test_official_sets(tmp_path):
-    make_pcam(tmp_path / "pcam", {"train": 3, "valid": 2, "test": 1})
-    make_cityscapes(tmp_path / "cityscapes", {"train": 3, "val": 2, "test": 1}, size=(32, 64))
+    write_pcam(tmp_path / "pcam", {"train": 3, "valid": 2, "test": 1})
+    write_cityscapes(tmp_path / "cityscapes", {"train": 3, "val": 2, "test": 1}, size=(32, 64))
     for kind in ("pcam", "cityscapes"):
         said = DataOptions(kind, str(tmp_path / kind))
         assert [len(open_split(said, split)) for split in ("train", "valid", "test")] == [3, 2, 1]
@@ -192,7 +192,7 @@ def test_limits_that_cannot_be(limit, roots):
 @pytest.fixture(scope="module")
 def streets(tmp_path_factory) -> DataOptions:
     root = tmp_path_factory.mktemp("streets")
-    make_cityscapes(root, {"train": 5, "val": 3}, size=(40, 64))
+    write_cityscapes(root, {"train": 5, "val": 3}, size=(40, 64))
     return DataOptions("cityscapes", str(root), crop=(24, 32), flip=True)
 
 

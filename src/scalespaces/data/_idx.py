@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from scalespaces._files import replacing
+from scalespaces._files import refuse_existing, replacing
 from scalespaces.data._keys import ArrayImages
+from scalespaces.data._progress import progress
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 IMAGES, LABELS, SCALES = "-images-idx3-ubyte", "-labels-idx1-ubyte", "-scales-idx1-float"
@@ -77,3 +79,20 @@ def _find(folder: str | Path, split: str, part: str) -> Path | None:
     names = [split, "t10k"] if split == "test" else [split]
     files = (Path(folder, f"{name}{part}{suffix}") for name in names for suffix in ("", ".gz"))
     return next((file for file in files if file.is_file()), None)
+
+
+def write_sets(folder: str | Path, sets: Mapping[str, ArrayImages], *, force: bool = False) -> list[Path]:
+    """Write sets of images, labels and scales as IDX files; with ``force``, instead of sets written there before."""
+    folder, plan = Path(folder), {}
+    for name, images in sets.items():
+        plan[folder / f"{name}{IMAGES}.gz"] = images.images[:, 0].numpy()
+        plan[folder / f"{name}{LABELS}.gz"] = images.labels.numpy().astype(np.uint8)
+        if images.scales is not None:
+            plan[folder / f"{name}{SCALES}.gz"] = images.scales.numpy()
+    refuse_existing(plan, force)
+    for old in folder.glob(f"*{SCALES}.gz"):  # of sets written here before, which may have other names
+        for file in folder.glob(old.name.replace(f"{SCALES}.gz", "-*-idx?-*.gz")):
+            file.unlink()
+    for path in progress(plan, f"writing {folder}"):
+        write_idx(path, plan[path])
+    return list(plan)
