@@ -43,42 +43,29 @@ def write_idx(file: str | Path, array: np.ndarray) -> None:
     codes = {np.dtype(dtype).newbyteorder("="): code for code, dtype in TYPES.items()}
     if array.dtype not in codes:
         raise ValueError(f"an IDX file holds one of {', '.join(map(str, codes))}, got {array.dtype}")
-    code = codes[array.dtype]
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
-    data = header + array.astype(TYPES[code]).tobytes()
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, codes[array.dtype], array.ndim, *array.shape)
+    data = header + array.astype(array.dtype.newbyteorder(">")).tobytes()
     with replacing(file) as draft:
         draft.write_bytes(gzip.compress(data, 6, mtime=0) if str(file).endswith(".gz") else data)
 
 
 def read_idx_images(folder: str | Path, split: str = "train", num_classes: int = 10) -> ArrayImages:
-    """Images and labels of MNIST, Fashion-MNIST, or the sets that ``scalespaces data make`` writes.
+    """Read a set of MNIST, Fashion-MNIST or ``scalespaces data make``; ``"test"`` finds MNIST's ``t10k``, too."""
 
-    Args:
-        folder: holds ``{split}-images-idx3-ubyte`` and ``{split}-labels-idx1-ubyte``, plain or with ``.gz``, and
-            optionally ``{split}-scales-idx1-float``.
-        split: the first part of the names; ``"test"`` finds MNIST's ``t10k``, too.
-        num_classes: labels must be below this.
+    def find(part: str) -> Path | None:
+        names = [split, "t10k"] if split == "test" else [split]
+        files = (Path(folder, f"{name}{part}{suffix}") for name in names for suffix in ("", ".gz"))
+        return next(filter(Path.is_file, files), None)
 
-    Shape:
-        - Samples: image :math:`(1, H, W)` uint8, label int64
-    """
-    images, labels, scales = (_find(folder, split, part) for part in (IMAGES, LABELS, SCALES))
+    images, labels, scales = map(find, (IMAGES, LABELS, SCALES))
     if images is None or labels is None:
         name = f"{split}{IMAGES if images is None else LABELS}"
-        raise FileNotFoundError(
-            f"no file {name} or {name}.gz in {str(folder)!r}; `scalespaces data fetch` downloads MNIST"
-        )
+        raise FileNotFoundError(f"no file {name} or {name}.gz in {str(folder)!r}; see `scalespaces data fetch`")
     try:
         sizes = None if scales is None else read_idx(scales)
         return ArrayImages(read_idx(images), read_idx(labels), num_classes, sizes)
     except ValueError as error:
         raise ValueError(f"{split} in {str(folder)!r}: {error}") from error
-
-
-def _find(folder: str | Path, split: str, part: str) -> Path | None:
-    names = [split, "t10k"] if split == "test" else [split]
-    files = (Path(folder, f"{name}{part}{suffix}") for name in names for suffix in ("", ".gz"))
-    return next((file for file in files if file.is_file()), None)
 
 
 def write_sets(folder: str | Path, sets: Mapping[str, ArrayImages], *, force: bool = False) -> list[Path]:
