@@ -1,5 +1,6 @@
 """The check finds every fault that was put into a dataset, and names its file."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,11 @@ def test_pcam_patches_that_cannot_be_unpacked_are_named(tmp_path):
     write_pcam(tmp_path, {"train": 6}, **GZIP)
     file = tmp_path / pcam_file("train", "x")
     data = damage_patch(file, 4)
-    (problem,) = check_dataset(tmp_path).problems
-    assert "train_x.h5: patches 4 to 4: " in problem
+    assert ["train_x.h5: patches 4 to 4: " in problem for problem in check_dataset(tmp_path).problems] == [True]
     file.write_bytes(data[: len(data) // 2])
-    assert any("truncated" in problem for problem in check_dataset(tmp_path).problems)
-    assert any("truncated" in problem for problem in check_dataset(file).problems)
+    assert ["truncated" in problem for path in (tmp_path, file) for problem in check_dataset(path).problems] == [
+        True
+    ] * 2
 
 
 def test_cityscapes(tmp_path):
@@ -61,14 +62,9 @@ def test_cityscapes(tmp_path):
     truncate(city_file(tmp_path, "leftImg8bit", "train", 2))
     save_picture(city_file(tmp_path, "gtFine", "train", 3), flat(77, (32, 64)))
     problems = check_dataset(tmp_path).problems
-    assert len(problems) == 4
-    for expected in (
-        "000000_000019_leftImg8bit.png: has no annotation",
-        "000001_000019_gtFine_labelIds.png: has no image",
-        "000002_000019_leftImg8bit.png: is not an image",
-        "got 77 at (0, 0)",
-    ):
-        assert sum(expected in problem for problem in problems) == 1
+    expected = ["000000_000019_leftImg8bit.png: has no annotation", "000001_000019_gtFine_labelIds.png: has no image"]
+    expected += ["000002_000019_leftImg8bit.png: is not an image", "got 77 at (0, 0)"]
+    assert [sum(text in problem for problem in problems) for text in expected] == [1] * len(problems)
 
 
 def test_classes_masks_and_tables(tmp_path):
@@ -103,9 +99,8 @@ def test_splits_are_checked_one_by_one(tmp_path):
     for kind in ("classes", "pairs", "table"):
         report = check_dataset(tmp_path / kind)
         assert report.problems == []
-        assert [fact.partition(",")[0] for fact in report.facts] == [
-            "train: 3 images", "valid: 2 images", "test: 1 images",
-        ]  # fmt: skip
+        facts = [fact.partition(",")[0] for fact in report.facts]
+        assert facts == ["train: 3 images", "valid: 2 images", "test: 1 images"]
     (problem,) = check_dataset(tmp_path / "table", num_classes=2).problems
     assert "train.csv:4: has the label '2'" in problem
     report = check_dataset(tmp_path / "table" / "train", table=tmp_path / "table" / "train.csv")
@@ -116,8 +111,7 @@ def test_idx(tmp_path):
     write_sets(tmp_path, unseen_scales(*digits(), train=1.0, tests=[2.0], canvas=16, counts=(20, 10, 10)))
     report = check_dataset(tmp_path)
     assert report.problems == []
-    assert report.facts[0].startswith("test_2: 10 x 16 x 16 uint8, ")
-    assert report.facts[0].endswith(" by class, scales 2 to 2")
+    assert re.fullmatch("test_2: 10 x 16 x 16 uint8, .* by class, scales 2 to 2", report.facts[0])
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", np.full(20, 12, np.uint8))
     (tmp_path / "valid-labels-idx1-ubyte.gz").unlink()
     problems = "\n".join(check_dataset(tmp_path).problems)

@@ -13,9 +13,6 @@ from scalespaces.data._pixels import read_mask
 
 pytest.importorskip("PIL.Image")
 
-# The numbers that the benchmark evaluates, in the order of its classes.
-EVALUATED = "7 8 11 12 13 17 19 20 21 22 23 24 25 26 27 28 31 32 33"
-
 
 @pytest.fixture
 def tree(tmp_path) -> Path:
@@ -28,7 +25,8 @@ def annotation(tree: Path, i: int) -> Path:
 
 
 def test_ids_become_classes():
-    evaluated = list(map(int, EVALUATED.split()))
+    # The numbers that the benchmark evaluates, in the order of its classes.
+    evaluated = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
     expected = [evaluated.index(i) if i in evaluated else 255 for i in range(34)]
     assert train_ids().tolist() == expected
 
@@ -38,20 +36,10 @@ def test_scenes_are_read_with_their_own_annotation(tree):
     assert len(dataset) == 3
     for i in range(3):
         image, mask = dataset[i]
-        ids = read_mask(annotation(tree, i))
-        assert image.shape == (3, 32, 64)
-        assert (image.dtype, mask.dtype) == (torch.uint8, torch.int64)
-        assert torch.equal(mask, train_ids()[ids])
-        assert len(mask.unique()) > 5
-        assert 255 in mask
+        assert (image.shape, image.dtype, mask.dtype) == ((3, 32, 64), torch.uint8, torch.int64)
+        assert torch.equal(mask, train_ids()[read_mask(annotation(tree, i))])
     assert len(Cityscapes(tree, "val")) == 2
     assert (Cityscapes(tree, "test")[0][1] == 255).all()
-
-
-def test_crops_of_any_size(tree):
-    for size in ((8, 8), (32, 64), (17, 33)):
-        image, mask = Cityscapes(tree, crop=size, flip=True)[0]
-        assert (image.shape, mask.shape) == ((3, *size), size)
 
 
 def test_problems_are_named_or_counted(tree):
