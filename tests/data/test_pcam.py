@@ -19,7 +19,7 @@ h5py: Any = pytest.importorskip("h5py")
 NUMBER = 24
 PATCHES = np.random.default_rng(0).integers(0, 256, (NUMBER, 96, 96, 3), dtype=np.uint8)
 LABELS = (np.arange(NUMBER) % 3 == 1).astype(np.uint8).reshape(-1, 1, 1, 1)
-forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+GZIP: Any = {"chunks": (1, 96, 96, 3), "compression": "gzip"}
 
 
 def write(folder: Path, patches=PATCHES, labels=LABELS, **options: Any) -> Path:
@@ -32,11 +32,7 @@ def same(dataset: PCam, order=range(NUMBER)) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"chunks": (1, 96, 96, 3), "compression": "gzip"}, {"chunks": (5, 96, 96, 3)}, {"chunks": (1, 48, 96, 3)}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, GZIP, {"chunks": (5, 96, 96, 3)}, {"chunks": (1, 48, 96, 3)}], ids=str)
 def test_patches_and_labels_are_the_files(options, tmp_path):
     dataset = PCam(write(tmp_path, **options))
     assert len(dataset) == NUMBER
@@ -58,19 +54,18 @@ def test_patches_compressed_together_are_read_and_warned_of(tmp_path):
         repack(file, file)
     repack(file, file, force=True)
     assert same(PCam(tmp_path))
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-@forking
-@pytest.mark.parametrize("options", [{}, {"chunks": (1, 96, 96, 3), "compression": "gzip"}], ids=["plain", "gzip"])
-def test_forked_workers_open_the_file_for_themselves(options, tmp_path):
-    dataset = PCam(write(tmp_path, **options))
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_open_the_file_for_themselves(context, tmp_path):
+    dataset = PCam(write(tmp_path, **GZIP))
     dataset[0]  # the parent has the file open
     parents = dataset._handle
-    for workers in (1, 2):
-        images, labels = zip(*DataLoader(dataset, batch_size=5, num_workers=workers), strict=True)
-        assert np.array_equal(torch.cat(images).permute(0, 2, 3, 1), PATCHES)
-        assert torch.equal(torch.cat(labels), torch.from_numpy(LABELS.reshape(-1)).long())
+    loader = DataLoader(dataset, batch_size=5, num_workers=2, multiprocessing_context=context)
+    images, labels = zip(*loader, strict=True)
+    assert np.array_equal(torch.cat(images).permute(0, 2, 3, 1), PATCHES)
+    assert torch.equal(torch.cat(labels), torch.from_numpy(LABELS.reshape(-1)).long())
     assert dataset._handle is parents
     assert same(dataset)  # the parent's file is still open
 
@@ -87,17 +82,8 @@ def test_another_process_has_another_handle_and_none_is_pickled(tmp_path, monkey
     assert same(copied)
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert same(dataset)
-    assert dataset._handle is not None
-    assert dataset._handle[0] == 1
+    assert dataset._handle != first
     assert not first[1]  # closed
-
-
-@pytest.mark.slow
-def test_spawned_workers_read_the_same(tmp_path):
-    dataset = PCam(write(tmp_path))
-    dataset[0]
-    loader = DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context="spawn")
-    assert np.array_equal(torch.cat([images for images, _ in loader]).permute(0, 2, 3, 1), PATCHES)
 
 
 def test_missing_and_packed_files(tmp_path):
@@ -132,14 +118,11 @@ def test_damaged_files_are_refused(tmp_path):
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"train_x.h5' is not an HDF5 file that can be read: .*truncated"):
         PCam(tmp_path)
-    file.write_bytes(b"no HDF5")
-    with pytest.raises(ValueError, match=r"train_x.h5' is not an HDF5 file"):
-        PCam(tmp_path)
     with h5py.File(file, "w") as out:
         out.create_group("x")
     with pytest.raises(ValueError, match=r"must have a dataset 'x', has x"):
         PCam(tmp_path)
-    write(tmp_path, chunks=(1, 96, 96, 3), compression="gzip")
+    write(tmp_path, **GZIP)
     damage_patch(file, 3)
     dataset = PCam(tmp_path)
     dataset[2]
