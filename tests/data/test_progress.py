@@ -39,10 +39,8 @@ def test_a_terminal_has_one_line_that_goes_away(clock, capsys, monkeypatch):
 
 
 def test_units(clock, capsys):
-    with Progress("loading", 5_000_000, " MB", 1e6) as line:
-        clock[0] = 31
-        line.add(2_000_000)
-    with Progress("loading") as line:
-        clock[0] = 70
-        line.add(7)
-    assert capsys.readouterr().err == "loading: 2 of 5 MB\nloading: 7\n"
+    for total in (5_000_000, None):
+        with Progress("loading", total, " MB", 1e6) as line:
+            clock[0] += 31
+            line.add(2_000_000)
+    assert capsys.readouterr().err == "loading: 2 of 5 MB\nloading: 2 MB\n"

@@ -73,8 +73,6 @@ def test_mnists_names(tmp_path):
     assert torch.equal(train[2][0][0], torch.from_numpy(images[2]))
     assert [int(label) for _, label in train] == [1, 0, 9]
     assert len(test) == 2
-    with pytest.raises(FileNotFoundError, match=r"no file valid-images-idx3-ubyte"):
-        read_idx_images(tmp_path, "valid")
     with pytest.raises(ValueError, match=r"train in .*must be from 0 to 8, got 9 at 2"):
         read_idx_images(tmp_path, "train", 9)
 
@@ -89,14 +87,6 @@ def test_splits_are_disjoint_exact_and_stratified(labels, counts, seed):
         for c in range(5):
             assert abs((labels[chosen] == c).sum() - (labels == c).mean() * len(chosen)) < 2
     assert all(np.array_equal(a, b) for a, b in zip(sets, split_classes(labels, counts, seed), strict=True))
-
-
-def test_every_sample_may_be_drawn():
-    labels = np.arange(40) % 4
-    drawn = [split_classes(labels, [4, 2], seed)[0] for seed in range(60)]
-    assert set(np.concatenate(drawn).tolist()) == set(range(40))
-    with pytest.raises(ValueError, match=r"cannot draw 30 \+ 11 of 40 samples"):
-        split_classes(labels, [30, 11], 0)
 
 
 def cubic(x: np.ndarray, a: float) -> np.ndarray:
@@ -132,20 +122,7 @@ def test_rescaling_is_bicubic_interpolation(scale, canvas, shift, antialias):
     got = rescale(image, scale, canvas, shift, antialias=antialias)
     expected = naive_rescale(image, scale, canvas, shift, antialias)
     # Pillow rounds, between the axes too.
-    np.testing.assert_allclose(got, expected, atol=2.5)
-
-
-@pytest.mark.parametrize("antialias", [True, False])
-def test_scale_one_is_the_image_and_scales_are_sizes(antialias):
-    images, _ = digits()
-    assert np.array_equal(rescale(images[0], 1, 8, antialias=antialias), images[0])
-    disc = (np.hypot(*(np.mgrid[:28, :28] - 13.5)) < 9).astype(np.uint8) * 255
-    for scale in (0.5, 1.5, 3.0):
-        shown = rescale(disc, scale, 112, (5, -3), antialias=antialias) / 255
-        rows, columns = np.mgrid[:112, :112]
-        assert shown.sum() == pytest.approx(scale**2 * (disc / 255).sum(), rel=0.02)
-        assert (rows * shown).sum() / shown.sum() == pytest.approx(55.5 + 5, abs=0.05)
-        assert (columns * shown).sum() / shown.sum() == pytest.approx(55.5 - 3, abs=0.05)
+    np.testing.assert_allclose(got, expected, atol=2.5 if scale != 1 else 0)
 
 
 def scales_of(dataset: ArrayImages) -> torch.Tensor:
