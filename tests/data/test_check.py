@@ -23,9 +23,7 @@ GZIP = {"chunks": (1, 96, 96, 3), "compression": "gzip"}
 def test_pcam(options, tmp_path):
     write_pcam(tmp_path, {"train": 6, "test": 4}, **options)
     report = check_dataset(tmp_path)
-    assert report.problems == []
-    assert "camelyonpatch_level_2_split_train_y.h5: 6 labels, 3 of them 1" in report.facts
-    assert "valid: not there" in report.facts
+    assert {"camelyonpatch_level_2_split_train_y.h5: 6 labels, 3 of them 1", "valid: not there"} < set(report.facts)
     assert str(report).endswith("no problems")
 
     with h5py.File(tmp_path / pcam_file("train", "y"), "a") as file:
@@ -34,12 +32,10 @@ def test_pcam(options, tmp_path):
     write_pcam(tmp_path, {"valid": 4})
     with h5py.File(tmp_path / pcam_file("valid", "y"), "w") as file:
         file["y"] = np.zeros((3, 1, 1, 1), np.uint8)
-    report = check_dataset(tmp_path)
-    assert len(report.problems) == 3
-    assert "train_y.h5" in report.problems[0]
-    assert "got 3 at 2" in report.problems[0]
-    assert report.problems[1].endswith("valid_x.h5: has 4 patches for 3 labels")
-    assert report.problems[2].endswith("test_y.h5: is missing")
+    labels, patches, missing = check_dataset(tmp_path).problems
+    assert re.search("train_y.h5.* got 3 at 2", labels)
+    assert patches.endswith("valid_x.h5: has 4 patches for 3 labels")
+    assert missing.endswith("test_y.h5: is missing")
 
 
 def test_pcam_patches_that_cannot_be_unpacked_are_named(tmp_path):

@@ -37,8 +37,7 @@ def test_size_crops_the_center(size):
 def test_pixels_are_the_files(suffix, tmp_path):
     file = save_picture(tmp_path / f"a.{suffix}")
     pixels = read_pixels(file)
-    assert pixels.dtype == torch.uint8
-    assert pixels.is_contiguous()
+    assert (pixels.dtype, pixels.is_contiguous()) == (torch.uint8, True)
     np.testing.assert_array_equal(pixels.permute(1, 2, 0), VALUES)
     assert_close(read_image(file)[0], to_unit(pixels))
     assert_close(read_image(file, 3)[0], to_unit(pixels[:, 1:4, 1:4]))

@@ -108,10 +108,8 @@ def test_batches_that_cannot_be_are_refused(call, message):
 @given(more=st.integers(0, 25), processes=st.integers(1, 5), batch=st.integers(1, 7))
 def test_processes_share_an_evaluation(more, processes, batch):
     data = dataset(processes + more)
-    parts = [
-        torch.cat([labels for _, labels in evaluation_loader(data, batch, rank=rank, processes=processes)]).tolist()
-        for rank in range(processes)
-    ]
+    loaders = [evaluation_loader(data, batch, rank=rank, processes=processes) for rank in range(processes)]
+    parts = [torch.cat([labels for _, labels in loader]).tolist() for loader in loaders]
     assert sorted(chain(*parts)) == list(range(processes + more)), "each sample once"
     assert all(part == sorted(part) for part in parts)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
