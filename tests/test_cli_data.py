@@ -84,6 +84,7 @@ def test_repack(tmp_path, capsys):
     with h5py.File(packed) as before, h5py.File(plain) as after:
         assert after["x"].chunks is None
         assert np.array_equal(after["x"], before["x"])
+    assert "use --force" in fails(capsys, "data", "repack", packed, plain)
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,17 @@ def test_idx(tmp_path):
     assert re.fullmatch("test_2: 10 x 16 x 16 uint8, .* by class, scales 2 to 2", report.facts[0])
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", np.full(20, 12, np.uint8))
     (tmp_path / "valid-labels-idx1-ubyte.gz").unlink()
-    problems = "\n".join(check_dataset(tmp_path).problems)
-    assert "must be from 0 to 9, got 12 at 0 and 19 more" in problems
-    assert "no file valid-labels-idx1-ubyte" in problems
+    labels, missing = check_dataset(tmp_path).problems
+    assert "must be from 0 to 9, got 12 at 0 and 19 more" in labels
+    assert "no file valid-labels-idx1-ubyte" in missing
 
 
 def test_single_files(tmp_path):
+    with pytest.raises(ValueError, match=r"holds nothing that is known"):
+        check_dataset(tmp_path)
     assert check_dataset(save_picture(tmp_path / "a.png")).facts == ["5 x 6 pixels, 3 channels"]
+    with pytest.raises(ValueError, match=r"holds 1 images but neither classes nor labels"):
+        check_dataset(tmp_path)
     (tmp_path / "b.png").write_text("no image")
     assert "is not an image" in check_dataset(tmp_path / "b.png").problems[0]
     with h5py.File(tmp_path / "c.h5", "w") as file:
@@ -122,11 +126,3 @@ def test_single_files(tmp_path):
     assert check_dataset(tmp_path / "c.h5").problems == [f"{tmp_path}/c.h5: has neither a dataset x nor y"]
     write_idx(tmp_path / "d-idx2-ubyte", np.zeros((2, 3), np.uint8))
     assert check_dataset(tmp_path / "d-idx2-ubyte").facts == ["2 x 3 uint8"]
-
-
-def test_what_is_not_known(tmp_path):
-    with pytest.raises(ValueError, match=r"holds nothing that is known"):
-        check_dataset(tmp_path)
-    save_picture(tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"holds 1 images but neither classes nor labels"):
-        check_dataset(tmp_path)

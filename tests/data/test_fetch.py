@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -153,11 +152,8 @@ def test_what_is_there_is_not_overwritten(server, tmp_path):
 def test_servers_that_do_not_have_it(server, tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"a.bin: the server says 404 Not Found"):
         fetch("plain", tmp_path, mirror=server.url + "/elsewhere")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(OSError, match=rf"cannot download a.bin; http://127.0.0.1:{port}/a.bin: .*refused"):
-        fetch("plain", tmp_path, mirror=f"http://127.0.0.1:{port}")
+    with pytest.raises(OSError, match=r"cannot download a.bin; http://127.0.0.1:9/a.bin: .*refused"):
+        fetch("plain", tmp_path)
     assert names(tmp_path) == []
     places = (f"{server.url}/elsewhere/", f"{server.url}/")
     monkeypatch.setitem(REMOTES, "plain", Remote("", places, REMOTES["plain"].files))

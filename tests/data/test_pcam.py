@@ -49,10 +49,7 @@ def test_patches_compressed_together_are_read_and_warned_of(tmp_path):
     with pytest.warns(UserWarning, match=r"compresses 5 patches together.*repack"):
         dataset = PCam(tmp_path)
     assert same(dataset)
-    file = tmp_path / pcam_file("train", "x")
-    with pytest.raises(FileExistsError, match=r"use --force"):
-        repack(file, file)
-    repack(file, file, force=True)
+    repack(dataset.file, dataset.file, force=True)
     assert same(PCam(tmp_path))
 
 

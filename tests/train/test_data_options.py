@@ -71,10 +71,10 @@ def opened(said: DataOptions, *splits: str, seed: int = 0) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory) -> dict[str, Path]:
-    """Data of each kind, the training set alone."""
+    """Data of each kind: a training set alone, or a folder without sets."""
     made = {kind: tmp_path_factory.mktemp(kind) for kind in WRITE}
     for kind, root in made.items():
-        WRITE[kind](root, "train", range(NUMBER))
+        WRITE[kind](root, "" if kind in ("masks", "pcam_folder") else "train", range(NUMBER))
     return made
 
 
@@ -101,13 +101,6 @@ def test_sets_of_their_own_are_taken_whole(kind, name, tmp_path):
     assert list(map(sorted, found)) == [list(range(20)), list(range(20, 33)), list(range(33, 40))]
 
 
-@pytest.mark.parametrize("kind", ["class_folders", "table", "pcam_folder", "masks"])
-def test_a_folder_without_sets_is_split(kind, tmp_path):
-    WRITE[kind](tmp_path, "", range(NUMBER))
-    train, valid = opened(options(kind, tmp_path))
-    assert sorted(train + valid) == list(range(NUMBER))
-
-
 def test_a_table_may_be_anywhere_and_sizes_are_brought_to_one(roots, tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text((roots["table"] / "train.csv").read_text())
@@ -126,16 +119,10 @@ def test_official_sets(tmp_path):
 
 
 @pytest.mark.parametrize("kind", WRITE)
-@pytest.mark.parametrize("held_out", [True, False])
-def test_a_limit_keeps_the_proportions_of_the_classes(kind, held_out, roots, tmp_path):
-    root = roots[kind]
-    if not held_out:
-        root = tmp_path
-        WRITE[kind](root, "train", range(NUMBER))
-        WRITE[kind](root, "valid", range(NUMBER))
+def test_a_limit_keeps_the_proportions_of_the_classes(kind, roots):
+    limited, unlimited = (options(kind, roots[kind], limit=limit) for limit in (10, None))
     drawn = set()
     for seed in range(3):
-        limited, unlimited = options(kind, root, limit=10), options(kind, root)
         whole, part = (open_split(said, "train", seed=seed) for said in (unlimited, limited))
         assert len(set(numbers(part))) == 10
         assert set(numbers(part)) <= set(numbers(whole))
@@ -160,9 +147,8 @@ def test_crops_are_of_training_images_alone_and_keyed(tmp_path):
 
     first = samples("train", 1, 2)
     assert [first[0].shape, first[1].shape] == [(3, 24, 32), (24, 32)]
-    assert all(map(torch.equal, first, samples("train", 1, 2)))
-    assert not all(map(torch.equal, first, samples("train", 1, 3)))
-    assert not all(map(torch.equal, first, samples("train", 2, 2)))
+    same, later, other = (samples("train", *key) for key in ((1, 2), (1, 3), (2, 2)))
+    assert [all(map(torch.equal, first, others)) for others in (same, later, other)] == [True, False, False]
     whole = samples("valid", 1, 2)
     assert [whole[0].shape, whole[1].shape] == [(3, 40, 64), (40, 64)]
     assert all(map(torch.equal, whole, samples("valid", 2, 3)))
