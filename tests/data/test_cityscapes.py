@@ -61,9 +61,6 @@ def test_problems_are_named_or_counted(tree):
     with pytest.warns(UserWarning, match=r"left out 1 of 3"):
         dataset = Cityscapes(tree, on_error="skip")
     assert torch.equal(dataset[1][1], train_ids()[read_mask(annotation(tree, 2))])
-
-
-def test_wrong_splits_and_trees(tree):
     with pytest.raises(ValueError, match=r"split is one of train, val, test, got 'valid'"):
         Cityscapes(tree, "valid")
     with pytest.raises(NotADirectoryError, match=r"no folder"):

@@ -84,8 +84,7 @@ def test_splits_are_disjoint_exact_and_stratified(labels, counts, seed):
     assert [len(s) for s in sets] == list(counts)
     assert len(set(np.concatenate(sets).tolist())) == sum(counts)
     for chosen in sets:
-        for c in range(5):
-            assert abs((labels[chosen] == c).sum() - (labels == c).mean() * len(chosen)) < 2
+        assert all(abs((labels[chosen] == c).sum() - (labels == c).mean() * len(chosen)) < 2 for c in range(5))
     assert all(np.array_equal(a, b) for a, b in zip(sets, split_classes(labels, counts, seed), strict=True))
 
 

@@ -32,7 +32,7 @@ def test_processes_and_accumulated_batches_split_the_steps_of_one(counts, more, 
     ranks = [KeyedBatches(data, size, seed, rank=rank, **split) for rank in range(processes)]
     lists = [list(rank) for rank in ranks]
     assert {len(rank) for rank in ranks} == {len(batches) for batches in lists} == {steps * accumulate}
-    assert all(len(batch) == part for batches in lists for batch in batches)
+    assert {len(batch) for batches in lists for batch in batches} == {part}
     # Batch after batch, process after process, they are what one process takes: in any step, in this order.
     assert flat(flat(together) for together in zip(*lists, strict=True)) == flat(one)
     assert [len(batch) for batch in one] == [size] * steps
@@ -148,6 +148,5 @@ def test_training_batches_are_the_samples_and_their_indices(streets):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_change_nothing(streets, workers):
     """Persistent ones, too, learn the epoch."""
-    alone, shared = epochs(streets, 0, 4), epochs(streets, workers, 4)
-    for one, other in zip(alone, shared, strict=True):
+    for one, other in zip(epochs(streets, 0, 4), epochs(streets, workers, 4), strict=True):
         assert all(map(torch.equal, one, other))
