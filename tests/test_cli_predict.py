@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command import fails
-from pictures import noise, save_picture
+from pictures import noise, save_picture, write_cityscapes
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -18,7 +18,6 @@ import scalespaces
 from scalespaces.cli import main
 from scalespaces.data import to_unit
 from scalespaces.data._cityscapes import CLASSES
-from scalespaces.data._make import make_cityscapes
 from scalespaces.data._pixels import read_mask, read_pixels
 from scalespaces.functional import scale_pool
 from scalespaces.models import Card
@@ -183,7 +182,7 @@ def test_cityscapes_have_their_colors(tmp_path):
     assert len(set(CITYSCAPES)) == 19
     file, out = tmp_path / "model.safetensors", tmp_path / "masks"
     segmenter(file, tuple(CLASSES))
-    make_cityscapes(tmp_path / "city", {"train": 1, "val": 2, "test": 1}, size=(32, 48))
+    write_cityscapes(tmp_path / "city", {"train": 1, "val": 2, "test": 1}, size=(32, 48))
     assert main(["predict", str(file), str(tmp_path / "city/leftImg8bit/val"), "--out", str(out)]) == 0
     assert len(list(out.rglob("*_leftImg8bit.png"))) == 2
     legend = json.loads((out / "legend.json").read_text())

@@ -14,9 +14,9 @@ pytest.importorskip("lightning")
 pytest.importorskip("jsonargparse")
 
 from benchmarks.scaling import build, cost, find_recipe, kept_bytes
-from scalespaces.data._make import make_cityscapes, make_pcam
 from scalespaces.train._run import train
 from scalespaces.train._tasks import Task
+from tests.pictures import write_cityscapes, write_pcam
 
 
 @pytest.mark.parametrize("preset", ["paper", "recommended"])
@@ -31,8 +31,8 @@ def test_counted_without_data_is_what_real_tensors_keep(preset):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["s_densenet", "s_resnet"])
 def test_two_processes_send_what_was_computed(model, tmp_path):
-    make_pcam(tmp_path / "pcam", {"train": 16, "valid": 2})
-    make_cityscapes(tmp_path / "cityscapes", {"train": 16, "val": 2}, size=(64, 64))
+    write_pcam(tmp_path / "pcam", {"train": 16, "valid": 2})
+    write_cityscapes(tmp_path / "cityscapes", {"train": 16, "val": 2}, size=(64, 64))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*torchrun, "-m", "tests.benchmarks.test_scaling", model, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])

@@ -2,8 +2,6 @@
 
 import gzip
 import hashlib
-import re
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from scalespaces.data import fetch
-from scalespaces.data._fetch import BY_HAND, REMOTES, Remote
+from scalespaces.data._fetch import REMOTES, Remote
 
 pytest.importorskip("requests")
 
@@ -88,25 +86,23 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_file_is_downloaded_once(server, tmp_path):
-    for mirror in (server.url, server.url + "/"):
-        (path,) = fetch("plain", tmp_path / "new" / "folder", mirror=mirror)
+    for mirror, force in ((server.url, False), (server.url + "/", False), (server.url, True)):
+        (path,) = fetch("plain", tmp_path / "new" / "folder", mirror=mirror, force=force)
         assert path.read_bytes() == DATA
-    assert names(path.parent) == ["a.bin"]
-    assert server.requests == [("/d/a.bin", None)]
-    fetch("plain", path.parent, mirror=server.url, force=True)
-    assert len(server.requests) == 1
+        assert names(path.parent) == ["a.bin"]
+        assert server.requests == [("/d/a.bin", None)]
 
 
-def test_packed_files_are_unpacked(server, tmp_path):
+@pytest.mark.parametrize("encoding", ["", "gzip"])  # which some servers call packed files
+def test_packed_files_are_unpacked(server, tmp_path, encoding):
+    server.encoding = encoding
     (path,) = fetch("packed", tmp_path, mirror=server.url)
     assert (path.name, path.read_bytes()) == ("b.h5", DATA)
     assert names(tmp_path) == ["b.h5"]
-    fetch("packed", tmp_path, mirror=server.url)
-    assert len(server.requests) == 1
-    fetch("packed", tmp_path, mirror=server.url, force=True)
-    assert len(server.requests) == 2
-    path.unlink()
-    (tmp_path / "b.h5.gz").write_bytes(PACKED)  # downloaded, and stopped before it was unpacked
+    for force in (False, True):
+        fetch("packed", tmp_path, mirror=server.url, force=force)
+        assert len(server.requests) == 1 + force
+    path.rename(tmp_path / "b.h5.gz").write_bytes(PACKED)  # downloaded, and stopped before it was unpacked
     fetch("packed", tmp_path, mirror=server.url)
     assert len(server.requests) == 2
     assert names(tmp_path) == ["b.h5"]
@@ -126,13 +122,9 @@ def test_a_broken_download_resumes_where_it_stopped(server, tmp_path, ranges):
     assert server.requests[1] == ("/d/a.bin", f"bytes={part}-")
     assert server.sent == 600_000 + (len(DATA) - part if ranges else len(DATA))
     assert names(tmp_path) == ["a.bin"]
-
-
-def test_a_download_that_was_whole_already_is_taken(server, tmp_path):
-    (tmp_path / "a.bin.part").write_bytes(DATA)
-    (path,) = fetch("plain", tmp_path, mirror=server.url)
-    assert path.read_bytes() == DATA
-    assert server.sent == 0
+    path.rename(tmp_path / "a.bin.part")  # whole, and stopped before it was named
+    assert fetch("plain", tmp_path, mirror=server.url) == [path]
+    assert server.sent == 600_000 + (len(DATA) - part if ranges else 2 * len(DATA))
 
 
 def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
@@ -151,44 +143,18 @@ def test_what_is_there_is_not_overwritten(server, tmp_path):
     (tmp_path / "a.bin").write_bytes(b"mine")
     with pytest.raises(FileExistsError, match=r"a.bin' exists, with another checksum"):
         fetch("plain", tmp_path, mirror=server.url)
-    assert (tmp_path / "a.bin").read_bytes() == b"mine"
-    assert server.requests == []
     with pytest.raises(OSError, match=r"404"):
         fetch("plain", tmp_path, mirror=server.url + "/elsewhere", force=True)
     assert (tmp_path / "a.bin").read_bytes() == b"mine"
     assert fetch("plain", tmp_path, mirror=server.url, force=True)[0].read_bytes() == DATA
 
 
-def test_servers_that_call_files_encoded(server, tmp_path):
-    server.encoding = "gzip"
-    assert fetch("packed", tmp_path, mirror=server.url)[0].read_bytes() == DATA
-
-
 def test_servers_that_do_not_have_it(server, tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"a.bin: the server says 404 Not Found"):
         fetch("plain", tmp_path, mirror=server.url + "/elsewhere")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(OSError, match=rf"cannot download a.bin; http://127.0.0.1:{port}/a.bin: .*refused"):
-        fetch("plain", tmp_path, mirror=f"http://127.0.0.1:{port}")
+    with pytest.raises(OSError, match=r"cannot download a.bin; http://127.0.0.1:9/a.bin: .*refused"):
+        fetch("plain", tmp_path)
     assert names(tmp_path) == []
     places = (f"{server.url}/elsewhere/", f"{server.url}/")
     monkeypatch.setitem(REMOTES, "plain", Remote("", places, REMOTES["plain"].files))
     assert fetch("plain", tmp_path)[0].read_bytes() == DATA, "the second place is tried"
-
-
-def test_names():
-    with pytest.raises(ValueError, match=r"no dataset is called 'imagenet'; there are mnist, fashion-mnist, pcam"):
-        fetch("imagenet", "data")
-    with pytest.raises(ValueError, match=r"register at https://www.cityscapes-dataset.com"):
-        fetch("cityscapes", "data")
-
-
-def test_the_registry_is_well_formed():
-    for name, remote in REMOTES.items():
-        assert remote.urls
-        assert all(re.fullmatch(r"https?://.*/", url) for url in remote.urls)
-        assert all(re.fullmatch(r"[0-9a-f]{32}", md5) for md5 in remote.files.values())
-        assert len(set(remote.files.values())) == len(remote.files)
-        assert name not in BY_HAND

@@ -19,15 +19,12 @@ def firsts(dataset: Any) -> list[tuple[int, int]]:
     return [(int(image[0, 0, 0]), int(label)) for image, label in dataset]
 
 
-# --- a folder for each class -----------------------------------------------------------------------------------------
-
-
 def test_class_folders(tmp_path):
     for name, value in (("cat", 1), ("dog/deeper", 2), ("ant", 3)):
         for i in range(value):
             save_picture(tmp_path / name / f"{i}.png", flat(10 * value + i))
-    save_picture(tmp_path / ".hidden" / "a.png")
-    save_picture(tmp_path / "cat" / ".thumbnail.png")
+    for hidden in (".hidden/a.png", "cat/.thumbnail.png"):
+        save_picture(tmp_path / hidden)
     (tmp_path / "cat" / "notes.txt").touch()
     dataset = ClassFolders(tmp_path)
     assert dataset.classes == ["ant", "cat", "dog"]
@@ -42,19 +39,14 @@ def test_sizes_are_brought_to_one(tmp_path):
     tall, wide = (image for image, _ in ClassFolders(tmp_path, size=(8, 12)))
     assert wide.shape == tall.shape == (3, 8, 12)
     assert wide[0, 4].float().mean() == pytest.approx(127.5, abs=1)  # the center was kept
-    assert (wide[0, 4].diff() > 0).all()
     with pytest.raises(ValueError, match=r"size is one number of pixels or \(height, width\)"):
         ClassFolders(tmp_path, size=0)
 
 
 def test_class_folders_with_problems(tmp_path):
-    with pytest.raises(NotADirectoryError, match=r"no folder"):
-        ClassFolders(tmp_path / "absent")
     with pytest.raises(ValueError, match=r"no images in"):
         ClassFolders(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty' is a class without images"):
-        ClassFolders(tmp_path)
     save_picture(tmp_path / "full" / "a.png")
     truncate(save_picture(tmp_path / "full" / "b.png"))
     save_picture(tmp_path / "stray.png")
@@ -71,9 +63,6 @@ def test_class_folders_with_problems(tmp_path):
     wrong: Any = "ignore"
     with pytest.raises(ValueError, match=r"on_error is one of raise, skip, got 'ignore'"):
         ClassFolders(tmp_path, on_error=wrong)
-
-
-# --- a table of labels -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -94,27 +83,21 @@ def test_a_folder_with_a_table(patches):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,label\np0,0\np1,1\np2,2\n", r"labels.csv:4' has the label '2' for 'p2'; labels are from 0 to 1"),
-        ("id,label\np0,0\np1,1\np2,-1\n", "has the label '-1'"),
-        ("id,label\np0,0\np1,1\np2,\n", "has the label ''"),
-        ("id,label\np0,0\np1,1\np2,1.0\n", "has the label '1.0'"),
-        ("id,label\np0,0\np1,1\n", "p2.tif' has no label in"),
-        ("id,label\np0,0\np1,1\np2,0\np3,1\n", "labels.csv:5' names 'p3', which is no image"),
-        ("id,label\np0,0\np1,1\np2,0\np2,1\n", "two labels for .*p2.tif': 0 and 1"),
-        ("file,class\np0,0\n", "must have the columns id and label, got"),
-        ("", "must have the columns id and label"),
+        (b"id,label\np0,0\np1,1\np2,2\n", r"labels.csv:4' has the label '2' for 'p2'; labels are from 0 to 1"),
+        (b"id,label\np0,0\np1,1\np2,-1\n", "has the label '-1'"),
+        (b"id,label\np0,0\np1,1\np2,\n", "has the label ''"),
+        (b"id,label\np0,0\np1,1\np2,1.0\n", "has the label '1.0'"),
+        (b"id,label\np0,0\np1,1\n", "p2.tif' has no label in"),
+        (b"id,label\np0,0\np1,1\np2,0\np3,1\n", "labels.csv:5' names 'p3', which is no image"),
+        (b"id,label\np0,0\np1,1\np2,0\np2,1\n", "two labels for .*p2.tif': 0 and 1"),
+        (b"file,class\np0,0\n", "must have the columns id and label, got"),
+        (b"id,label\np0,\xff\n", "labels.csv' is not a CSV file"),
     ],
     ids=str,
 )
 def test_tables_with_problems(patches, text, message):
-    patches[1].write_text(text)
+    patches[1].write_bytes(text)
     with pytest.raises(ValueError, match=message):
-        PCamFolder(*patches)
-
-
-def test_a_table_that_is_no_text(patches):
-    patches[1].write_bytes(b"id,label\np0,\xff\n")
-    with pytest.raises(ValueError, match=r"labels.csv' is not a CSV file"):
         PCamFolder(*patches)
 
 
@@ -125,30 +108,17 @@ def test_skipped_rows_are_counted_and_no_label_moves(patches):
     with pytest.warns(UserWarning, match=r"left out 3 of 5"):
         dataset = PCamFolder(folder, table, on_error="skip")
     assert firsts(dataset) == [(50, 0), (52, 1)]
-    assert dataset.labels.tolist() == [0, 1]
-    assert len(dataset.skipped) == 3
+    assert (dataset.labels.tolist(), len(dataset.skipped)) == ([0, 1], 3)
 
 
-def test_patches_of_another_size_are_refused(patches):
+def test_patches_of_another_size_or_the_same_name_are_refused(patches):
     save_picture(patches[0] / "p0.tif", flat(0, (96, 95, 3)))
     with pytest.raises(ValueError, match=r"p0.tif' is 95 x 96 pixels; patches are 96 x 96"):
         PCamFolder(*patches)[0]
     assert LabeledFolder(*patches, num_classes=2)[0][0].shape == (3, 96, 95)
-
-
-def test_names_that_differ_in_suffix_only_are_refused(patches):
     save_picture(patches[0] / "p0.png")
     with pytest.raises(ValueError, match=r"p0.png' and .*p0.tif' have the same name"):
         PCamFolder(*patches)
-
-
-# --- images and masks ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folders(tmp_path) -> tuple[Path, Path]:
-    pair(tmp_path, "good", [[0, 1], [2, 255]])
-    return tmp_path / "images", tmp_path / "masks"
 
 
 def pair(folder: Path, name: str, mask: list[list[int]]) -> None:
@@ -157,16 +127,14 @@ def pair(folder: Path, name: str, mask: list[list[int]]) -> None:
     save_picture(folder / "masks" / f"{name}.png", pixels)
 
 
-def test_images_with_masks(folders: tuple[Path, Path]):
+def test_images_with_masks(tmp_path):
+    pair(tmp_path, "good", [[0, 1], [2, 255]])
+    folders = tmp_path / "images", tmp_path / "masks"
     image, mask = MaskFolders(*folders, 3)[0]
-    assert image.shape == (3, 2, 2)
-    assert mask.dtype == torch.int64
+    assert (image.shape, mask.dtype) == ((3, 2, 2), torch.int64)
     assert mask.tolist() == [[0, 1], [2, 255]]
     with pytest.raises(ValueError, match=r"good.jpg' is 2 x 2 pixels, smaller than the crop, 2 x 3"):
         MaskFolders(*folders, 3, crop=(3, 2))[0]
-
-
-def test_masks_with_problems(folders: tuple[Path, Path], tmp_path):
     pair(tmp_path, "range", [[0, 1], [3, 255]])
     with pytest.raises(ValueError, match=r"class numbers in .*range.png' must be from 0 to 2, got 3"):
         MaskFolders(*folders, 3)[1]

@@ -14,40 +14,28 @@ image_module = pytest.importorskip("PIL.Image")
 
 def test_photograph_is_a_color_image_in_the_unit_interval():
     image = photograph()
-    assert image.shape == (1, 3, 512, 512)
-    assert image.dtype == torch.float32
-    assert image.is_contiguous()
+    assert (image.shape, image.dtype, image.is_contiguous()) == ((1, 3, 512, 512), torch.float32, True)
     assert 0 <= image.min() < image.max() <= 1
-    assert image.std() > 0.1
     red, _, blue = image[0]
     assert (red - blue).abs().mean() > 0.02  # not a gray image in three copies
-
-
-@pytest.mark.parametrize("size", [1, 2, 255, 256, 511, 512])
-def test_size_crops_the_center(size):
-    whole, crop = photograph(), photograph(size)
-    margin = (512 - size) // 2
-    assert crop.is_contiguous()
-    assert_close(crop, whole[..., margin : margin + size, margin : margin + size], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("size", [0, -1, 513])
-def test_a_size_that_does_not_fit_is_refused(size):
-    with pytest.raises(ValueError, match=f"from 1 to 512, the image's smaller side, got {size}"):
-        photograph(size)
-
-
-def test_every_call_returns_a_tensor_of_its_own():
     photograph(8).zero_()
-    assert photograph(8).abs().sum() > 0
+    assert photograph(8).abs().sum() > 0, "every call returns a tensor of its own"
+
+
+@pytest.mark.parametrize("size", [1, 2, 255, 512])
+def test_size_crops_the_center(size):
+    margin, crop = (512 - size) // 2, photograph(size)
+    assert torch.equal(crop, photograph()[..., margin : margin + size, margin : margin + size])
+    assert crop.is_contiguous()
+    with pytest.raises(ValueError, match=f"from 1 to 512, the image's smaller side, got {512 + size}"):
+        photograph(512 + size)
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "bmp", "ppm"])
 def test_pixels_are_the_files(suffix, tmp_path):
     file = save_picture(tmp_path / f"a.{suffix}")
     pixels = read_pixels(file)
-    assert pixels.dtype == torch.uint8
-    assert pixels.is_contiguous()
+    assert (pixels.dtype, pixels.is_contiguous()) == (torch.uint8, True)
     np.testing.assert_array_equal(pixels.permute(1, 2, 0), VALUES)
     assert_close(read_image(file)[0], to_unit(pixels))
     assert_close(read_image(file, 3)[0], to_unit(pixels[:, 1:4, 1:4]))
@@ -58,8 +46,7 @@ def test_palettes_are_looked_up_in_images_and_not_in_masks(tmp_path):
     picture.putpalette([9, 8, 7, 10, 20, 30, 255, 0, 1])
     picture.save(tmp_path / "palette.png")
     colors = read_pixels(tmp_path / "palette.png")
-    assert colors[:, 0, 0].tolist() == [9, 8, 7]
-    assert colors[:, 0, 1].tolist() == [255, 0, 1]
+    assert colors[:, 0].T.tolist() == [[9, 8, 7], [255, 0, 1]]
     assert read_mask(tmp_path / "palette.png").tolist() == [[0, 2], [1, 2]]
 
 
@@ -80,11 +67,6 @@ def test_other_depths(tmp_path):
     assert read_pixels(file, deep=True)[2].tolist() == [[0.25, 1.5]]
     with pytest.raises(ValueError, match=r"wide.tif' has numbers beyond 16 bits"):
         read_pixels(save_picture(tmp_path / "wide.tif", np.array([[0, 70000]], np.int32)), deep=True)
-
-
-def test_masks_are_no_colors(tmp_path):
-    with pytest.raises(ValueError, match=r"a.png' is no mask: it has mode RGB"):
-        read_mask(save_picture(tmp_path / "a.png"))
     image_module.fromarray(np.array([[0, 255]], np.uint8)).convert("1").save(tmp_path / "bits.png")
     assert read_mask(tmp_path / "bits.png").tolist() == [[0, 1]]
 
@@ -93,10 +75,9 @@ def test_masks_are_no_colors(tmp_path):
 def test_files_that_are_no_images_are_named(read, tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
     (tmp_path / "text.png").write_text("no image")
-    (tmp_path / "empty.png").touch()
     for name in ("short.png", "short.tif"):
         truncate(save_picture(tmp_path / name, noise))
-    for name in ("text.png", "empty.png", "short.png", "short.tif"):
+    for name in ("text.png", "short.png", "short.tif"):
         with pytest.raises(ValueError, match=f"{name}' is not an image that Pillow reads"):
             read(tmp_path / name)
     with pytest.raises(ValueError, match=r"cannot read .*absent.png': No such file"):
@@ -104,9 +85,9 @@ def test_files_that_are_no_images_are_named(read, tmp_path):
 
 
 def test_to_unit():
-    bytes = torch.arange(256, dtype=torch.uint8)
-    assert_close(to_unit(bytes), torch.linspace(0, 1, 256))
-    assert to_unit(bytes, torch.float64).dtype == torch.float64
-    assert to_unit(torch.tensor([0.5])).tolist() == [0.5]
+    for dtype in (torch.float32, torch.float64):
+        unit = torch.linspace(0, 1, 256, dtype=dtype)
+        assert_close(to_unit(torch.arange(256, dtype=torch.uint8), dtype), unit)
+        assert to_unit(unit) is unit
     with pytest.raises(ValueError, match=r"uint8 or floating point, got torch.int64"):
         to_unit(torch.arange(3))

@@ -2,19 +2,16 @@
 
 from collections.abc import Iterable
 from itertools import chain, islice
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import write_cityscapes
 from torch import Tensor
 
 from scalespaces.data import ArrayImages, Cityscapes
-from scalespaces.data._make import make_cityscapes
 from scalespaces.train._batches import KeyedBatches, collate, evaluation_loader, training_loader
-
-counts = st.integers(1, 4)
 
 
 def dataset(number: int) -> ArrayImages:
@@ -25,18 +22,9 @@ def flat(batches: Iterable[list[int]]) -> list[int]:
     return list(chain.from_iterable(batches))
 
 
-@given(
-    processes=counts,
-    accumulate=counts,
-    part=counts,
-    steps=counts,
-    more=st.integers(0, 40),
-    seed=st.integers(0, 2**62),
-    epoch=st.integers(0, 99),
-)
-def test_processes_and_accumulated_batches_split_the_steps_of_one(
-    processes, accumulate, part, steps, more, seed, epoch
-):
+@given(st.tuples(*[st.integers(1, 4)] * 4), st.integers(0, 40), st.integers(0, 2**62), st.integers(0, 99))
+def test_processes_and_accumulated_batches_split_the_steps_of_one(counts, more, seed, epoch):
+    processes, accumulate, part, steps = counts
     size = part * processes * accumulate
     data = dataset(steps * size + more % size)
     one = list(KeyedBatches(data, size, seed, epoch=epoch))
@@ -44,7 +32,7 @@ def test_processes_and_accumulated_batches_split_the_steps_of_one(
     ranks = [KeyedBatches(data, size, seed, rank=rank, **split) for rank in range(processes)]
     lists = [list(rank) for rank in ranks]
     assert {len(rank) for rank in ranks} == {len(batches) for batches in lists} == {steps * accumulate}
-    assert all(len(batch) == part for batches in lists for batch in batches)
+    assert {len(batch) for batches in lists for batch in batches} == {part}
     # Batch after batch, process after process, they are what one process takes: in any step, in this order.
     assert flat(flat(together) for together in zip(*lists, strict=True)) == flat(one)
     assert [len(batch) for batch in one] == [size] * steps
@@ -99,54 +87,42 @@ def test_the_dataset_is_told_the_epoch_when_its_batches_are_asked_for():
     assert data.epoch == 9
 
 
-@pytest.mark.parametrize(("processes", "accumulate", "least"), [(32, 1, 32), (1, 3, 3), (4, 4, 16)])
-def test_steps_that_cannot_be_split_are_refused(processes, accumulate, least):
-    rule = rf"divided over {processes} processes and {accumulate} .* got 8; use a multiple of {least}"
-    with pytest.raises(ValueError, match=rule):
-        KeyedBatches(dataset(64), 8, processes=processes, accumulate=accumulate)
+SIZES = [(torch.zeros(3, 4, 6), torch.tensor(0)), (torch.zeros(3, 4, 4), torch.tensor(0))]
 
 
-def test_too_few_samples_are_refused():
-    assert list(map(len, KeyedBatches(dataset(8), 8))) == [8]
-    with pytest.raises(ValueError, match=r"training set has 7, fewer than 8; use a smaller data\.batch_size"):
-        KeyedBatches(dataset(7), 8)
-
-
-# --- loaders ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: KeyedBatches(dataset(64), 8, processes=32), r"over 32 processes and 1 .* got 8; use a multiple of 32"),
+        (lambda: KeyedBatches(dataset(64), 8, accumulate=3), r"over 1 processes and 3 .* got 8; use a multiple of 3"),
+        (lambda: KeyedBatches(dataset(7), 8), r"set has 7, fewer than 8; use a smaller data\.batch_size"),
+        (lambda: evaluation_loader(dataset(3), 2, processes=4), r"4 processes share .* got 3; use fewer processes"),
+        (lambda: collate(SIZES), r"same size, got 3 x 4 x 4, 3 x 4 x 6; set data\.size, or data\.crop"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @given(more=st.integers(0, 25), processes=st.integers(1, 5), batch=st.integers(1, 7))
 def test_processes_share_an_evaluation(more, processes, batch):
     data = dataset(processes + more)
-    parts = [
-        torch.cat([labels for _, labels in evaluation_loader(data, batch, rank=rank, processes=processes)]).tolist()
-        for rank in range(processes)
-    ]
+    loaders = [evaluation_loader(data, batch, rank=rank, processes=processes) for rank in range(processes)]
+    parts = [torch.cat([labels for _, labels in loader]).tolist() for loader in loaders]
     assert sorted(chain(*parts)) == list(range(processes + more)), "each sample once"
     assert all(part == sorted(part) for part in parts)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_no_process_goes_without():
-    with pytest.raises(ValueError, match=r"4 processes share .* got 3; use fewer processes"):
-        evaluation_loader(dataset(3), 2, rank=0, processes=4)
+@pytest.fixture
+def streets(tmp_path) -> Cityscapes:
+    write_cityscapes(tmp_path, {"train": 5}, size=(40, 64))
+    return Cityscapes(tmp_path, crop=(24, 32), flip=True, seed=4)
 
 
-def test_images_of_a_batch_have_one_size():
-    sample = torch.tensor(0)
-    with pytest.raises(ValueError, match=r"same size, got 3 x 4 x 4, 3 x 4 x 6; set data\.size, or data\.crop"):
-        collate([(torch.zeros(3, 4, 6), sample), (torch.zeros(3, 4, 4), sample)])
-
-
-@pytest.fixture(scope="module")
-def streets(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("streets")
-    make_cityscapes(root, {"train": 5}, size=(40, 64))
-    return root
-
-
-def epochs(root: Path, workers: int, number: int) -> list[list[Tensor]]:
-    batches = KeyedBatches(Cityscapes(root, crop=(24, 32), flip=True, seed=4), 2, 4)
+def epochs(streets: Cityscapes, workers: int, number: int) -> list[list[Tensor]]:
+    batches = KeyedBatches(streets, 2, 4)
     loader = training_loader(batches, workers)
     found = []
     for epoch in range(number):
@@ -156,8 +132,7 @@ def epochs(root: Path, workers: int, number: int) -> list[list[Tensor]]:
 
 
 def test_training_batches_are_the_samples_and_their_indices(streets):
-    data = Cityscapes(streets, crop=(24, 32), flip=True, seed=4)
-    batches = KeyedBatches(data, 2, 4)
+    batches = KeyedBatches(streets, 2, 4)
     loaded = epochs(streets, 0, 3)
     assert len(loaded) == 6
     for n, (images, targets, indices) in enumerate(loaded):
@@ -165,9 +140,7 @@ def test_training_batches_are_the_samples_and_their_indices(streets):
         expected = list(batches)[n % 2]
         assert indices.tolist() == expected
         for row, index in enumerate(expected):
-            image, target = data[index]
-            assert torch.equal(images[row], image)
-            assert torch.equal(targets[row], target)
+            assert all(map(torch.equal, (images[row], targets[row]), streets[index]))
 
 
 @pytest.mark.slow
@@ -175,6 +148,5 @@ def test_training_batches_are_the_samples_and_their_indices(streets):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_change_nothing(streets, workers):
     """Persistent ones, too, learn the epoch."""
-    alone, shared = epochs(streets, 0, 4), epochs(streets, workers, 4)
-    for one, other in zip(alone, shared, strict=True):
+    for one, other in zip(epochs(streets, 0, 4), epochs(streets, workers, 4), strict=True):
         assert all(map(torch.equal, one, other))

@@ -2,27 +2,25 @@
 
 import csv
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pictures import flat, save_picture
+from pictures import flat, save_picture, write_cityscapes, write_pcam
 from torch import Tensor
 
 from scalespaces.data import ArrayImages, ImageDataset
+from scalespaces.data._idx import write_sets
 from scalespaces.data._keys import Part
-from scalespaces.data._make import make_cityscapes, make_pcam, write_sets
 from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
 
 pytest.importorskip("PIL.Image")
 NUMBER = 40
 SHARES = (0.5, 0.3, 0.2)  # of the classes 0, 1 and 2
 LABELS = np.repeat([0, 1, 2], [round(NUMBER * share) for share in SHARES])
-
-
-# --- data of each kind, whose images know which one they are ---------------------------------------------------------
 
 
 def write_idx(root: Path, split: str, numbers: range) -> None:
@@ -42,10 +40,6 @@ def write_table(root: Path, split: str, numbers: range, side: int = 4, most: int
         csv.writer(file).writerows([("id", "label"), *zip(numbers, LABELS.clip(max=most), strict=False)])
 
 
-def write_patches(root: Path, split: str, numbers: range) -> None:
-    write_table(root, split, numbers, 96, 1)
-
-
 def write_masks(root: Path, split: str, numbers: range) -> None:
     for number, label in zip(numbers, LABELS, strict=False):
         save_picture(root / split / "images" / f"{number}.png", flat(number))
@@ -56,7 +50,7 @@ WRITE = {
     "idx": write_idx,
     "class_folders": write_class_folders,
     "table": write_table,
-    "pcam_folder": write_patches,
+    "pcam_folder": partial(write_table, side=96, most=1),
     "masks": write_masks,
 }
 
@@ -77,14 +71,11 @@ def opened(said: DataOptions, *splits: str, seed: int = 0) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory) -> dict[str, Path]:
-    """Data of each kind, the training set alone."""
+    """Data of each kind: a training set alone, or a folder without sets."""
     made = {kind: tmp_path_factory.mktemp(kind) for kind in WRITE}
     for kind, root in made.items():
-        WRITE[kind](root, "train", range(NUMBER))
+        WRITE[kind](root, "" if kind in ("masks", "pcam_folder") else "train", range(NUMBER))
     return made
-
-
-# --- what is held out ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", WRITE)
@@ -110,68 +101,33 @@ def test_sets_of_their_own_are_taken_whole(kind, name, tmp_path):
     assert list(map(sorted, found)) == [list(range(20)), list(range(20, 33)), list(range(33, 40))]
 
 
-@pytest.mark.parametrize("kind", ["class_folders", "table", "pcam_folder", "masks"])
-def test_a_folder_without_sets_is_split(kind, tmp_path):
-    WRITE[kind](tmp_path, "", range(NUMBER))
-    train, valid = opened(options(kind, tmp_path))
-    assert sorted(train + valid) == list(range(NUMBER))
-    with pytest.raises(FileNotFoundError, match=r"there is no set 'test'"):
-        open_split(options(kind, tmp_path), "test")
-
-
-def test_a_table_may_be_anywhere(roots, tmp_path):
+def test_a_table_may_be_anywhere_and_sizes_are_brought_to_one(roots, tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text((roots["table"] / "train.csv").read_text())
-    elsewhere = options("table", roots["table"], table=str(table))
+    elsewhere = options("table", roots["table"], table=str(table), size=(5, 7))
     assert opened(elsewhere) == opened(options("table", roots["table"]))
-    with pytest.raises(FileNotFoundError, match=r"data\.table: there is no file 'nowhere\.csv'"):
-        open_split(options("table", roots["table"], table="nowhere.csv"))
-
-
-def test_nothing_left_to_train_with(tmp_path):
-    write_class_folders(tmp_path, "", range(1))
-    with pytest.raises(ValueError, match=r"data\.holdout 0\.1 of 1 samples leaves none to train with"):
-        open_split(options("class_folders", tmp_path))
-
-
-def test_what_is_held_out_needs_the_seed_of_the_training(tmp_path):
-    made = ArrayImages(np.zeros((20, 8, 8), np.uint8), np.arange(20) % 10)
-    write_sets(tmp_path, {"train": made, "test": made})
-    said = DataOptions("idx", str(tmp_path))
-    assert len(open_split(said, "test", seed=None)) == 20
-    with pytest.raises(ValueError, match="depends on the seed that a network was trained with"):
-        open_split(said, "valid", seed=None)
+    assert open_split(elsewhere)[0][0].shape == (3, 5, 7)
 
 
 def test_official_sets(tmp_path):
-    make_pcam(tmp_path / "pcam", {"train": 3, "valid": 2, "test": 1})
-    make_cityscapes(tmp_path / "cityscapes", {"train": 3, "val": 2, "test": 1}, size=(32, 64))
+    write_pcam(tmp_path / "pcam", {"train": 3, "valid": 2, "test": 1})
+    write_cityscapes(tmp_path / "cityscapes", {"train": 3, "val": 2, "test": 1}, size=(32, 64))
     for kind in ("pcam", "cityscapes"):
         said = DataOptions(kind, str(tmp_path / kind))
         assert [len(open_split(said, split)) for split in ("train", "valid", "test")] == [3, 2, 1]
         assert num_classes(said) == len(class_names(said)) == {"pcam": 2, "cityscapes": 19}[kind]
 
 
-# --- fewer samples ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", WRITE)
-@pytest.mark.parametrize("held_out", [True, False])
-def test_a_limit_keeps_the_proportions_of_the_classes(kind, held_out, roots, tmp_path):
-    root = roots[kind]
-    if not held_out:
-        root = tmp_path
-        WRITE[kind](root, "train", range(NUMBER))
-        WRITE[kind](root, "valid", range(NUMBER))
+def test_a_limit_keeps_the_proportions_of_the_classes(kind, roots):
+    limited, unlimited = (options(kind, roots[kind], limit=limit) for limit in (10, None))
     drawn = set()
     for seed in range(3):
-        whole, part = (open_split(options(kind, root, limit=limit), "train", seed=seed) for limit in (None, 10))
+        whole, part = (open_split(said, "train", seed=seed) for said in (unlimited, limited))
         assert len(set(numbers(part))) == 10
         assert set(numbers(part)) <= set(numbers(whole))
-        assert [numbers(part)] == opened(options(kind, root, limit=10), "train", seed=seed)
-        assert opened(options(kind, root, limit=10), "valid", seed=seed) == opened(
-            options(kind, root), "valid", seed=seed
-        )
+        assert [numbers(part)] == opened(limited, "train", seed=seed)
+        assert opened(limited, "valid", seed=seed) == opened(unlimited, "valid", seed=seed)
         if kind != "masks":  # whose pixels have classes, and not the images
             all_of_them = Counter(int(whole[n][1]) for n in range(len(whole)))
             for name, count in Counter(int(part[n][1]) for n in range(10)).items():
@@ -180,59 +136,27 @@ def test_a_limit_keeps_the_proportions_of_the_classes(kind, held_out, roots, tmp
     assert len(drawn) == 3
 
 
-@pytest.mark.parametrize("limit", [0, NUMBER + 1])
-def test_limits_that_cannot_be(limit, roots):
-    with pytest.raises(ValueError, match=rf"data\.limit is from 1 to .* got {limit}"):
-        open_split(options("idx", roots["idx"], limit=limit))
+def test_crops_are_of_training_images_alone_and_keyed(tmp_path):
+    write_cityscapes(tmp_path, {"train": 5, "val": 3}, size=(40, 64))
+    said = DataOptions("cityscapes", str(tmp_path), crop=(24, 32), flip=True)
 
-
-# --- crops and sizes -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def streets(tmp_path_factory) -> DataOptions:
-    root = tmp_path_factory.mktemp("streets")
-    make_cityscapes(root, {"train": 5, "val": 3}, size=(40, 64))
-    return DataOptions("cityscapes", str(root), crop=(24, 32), flip=True)
-
-
-def test_crops_are_of_training_images_alone(streets):
-    train, valid = (open_split(streets, split) for split in ("train", "valid"))
-    assert (train[0][0].shape, train[0][1].shape) == ((3, 24, 32), (24, 32))
-    assert (valid[0][0].shape, valid[0][1].shape) == ((3, 40, 64), (40, 64))
-    before = valid[0][0]
-    valid.set_epoch(1)
-    assert torch.equal(valid[0][0], before)
-
-
-def test_crops_are_keyed_by_seed_epoch_and_sample(streets):
-    def crops(seed: int, epoch: int) -> list[Tensor]:
-        dataset = open_split(streets, "train", seed=seed)
+    def samples(split: str, seed: int, epoch: int) -> list[Tensor]:
+        dataset = open_split(said, split, seed=seed)
         dataset.set_epoch(epoch)
-        return [dataset[n][0] for n in range(len(dataset))]
+        return [pixels for n in range(len(dataset)) for pixels in dataset[n]]
 
-    assert all(map(torch.equal, crops(1, 2), crops(1, 2)))
-    assert not all(map(torch.equal, crops(1, 2), crops(1, 3)))
-    assert not all(map(torch.equal, crops(1, 2), crops(2, 2)))
-
-
-def test_parts_hand_the_epoch_on(streets):
-    whole = open_split(streets)
-    part = Part(whole, [4, 1])
+    first = samples("train", 1, 2)
+    assert [first[0].shape, first[1].shape] == [(3, 24, 32), (24, 32)]
+    same, later, other = (samples("train", *key) for key in ((1, 2), (1, 3), (2, 2)))
+    assert [all(map(torch.equal, first, others)) for others in (same, later, other)] == [True, False, False]
+    whole = samples("valid", 1, 2)
+    assert [whole[0].shape, whole[1].shape] == [(3, 40, 64), (40, 64)]
+    assert all(map(torch.equal, whole, samples("valid", 2, 3)))
+    train = open_split(said)
+    part = Part(train, [4, 1])
     part.set_epoch(3)
-    assert whole.epoch == part.epoch == 3
-    for n, index in enumerate([4, 1]):
-        assert all(map(torch.equal, part[n], whole[index]))
-
-
-def test_sizes(tmp_path):
-    for number, side in enumerate((4, 6, 9)):
-        save_picture(tmp_path / f"class_{number}" / f"{number}.png", flat(number, (side, side, 3)))
-    images = open_split(options("class_folders", tmp_path, size=(5, 7)))
-    assert {images[n][0].shape for n in range(2)} == {(3, 5, 7)}
-
-
-# --- classes ---------------------------------------------------------------------------------------------------------
+    assert train.epoch == part.epoch == 3, "parts hand the epoch on"
+    assert all(map(torch.equal, [*part[0], *part[1]], [*train[4], *train[1]]))
 
 
 def test_names_and_numbers_of_classes(roots):
@@ -240,28 +164,17 @@ def test_names_and_numbers_of_classes(roots):
     assert class_names(said["class_folders"]) == ("class_0", "class_1", "class_2")
     assert num_classes(said["class_folders"]) == 3
     assert class_names(said["pcam_folder"]) == ("normal", "tumor")
-    assert class_names(said["table"]) == class_names(said["masks"]) == class_names(said["idx"]) == ()
-    assert num_classes(said["table"]) == num_classes(said["masks"]) == 3
     assert num_classes(DataOptions("idx", "")) == 10
     for kind in ("table", "masks"):
+        assert (class_names(said[kind]), num_classes(said[kind])) == ((), 3)
         with pytest.raises(ValueError, match=rf"data\.num_classes is needed for data of the kind {kind}"):
             num_classes(DataOptions(kind, ""))
-
-
-def test_sets_with_other_classes_are_refused(tmp_path):
-    write_class_folders(tmp_path, "train", range(NUMBER))
-    write_class_folders(tmp_path, "valid", range(25))
-    with pytest.raises(ValueError, match=r"valid' has other classes than the training set: class_2$"):
-        open_split(options("class_folders", tmp_path), "valid")
 
 
 def test_classes_of_a_folder_that_only_has_a_test_set(tmp_path):
     write_class_folders(tmp_path, "test", range(25))
     assert class_names(options("class_folders", tmp_path)) == ("class_0", "class_1")
-    assert len(open_split(options("class_folders", tmp_path), "test")) == 25
-
-
-# --- options ---------------------------------------------------------------------------------------------------------
+    assert len(open_split(options("class_folders", tmp_path), "test", seed=None)) == 25
 
 
 @pytest.mark.parametrize(
@@ -272,7 +185,6 @@ def test_classes_of_a_folder_that_only_has_a_test_set(tmp_path):
         ({"batch_size": 0}, r"data\.batch_size is at least 1 .* got 0, 2"),
         ({"workers": -1}, r"data\.workers 0, got 128, -1"),
         ({"holdout": 1.0}, r"data\.holdout is a share between 0 and 1, got 1\.0"),
-        ({"holdout": 0}, r"data\.holdout"),
         ({"jitter": (0, 2)}, r"data\.jitter is two factors above 0, .* got \(0, 2\)"),
         ({"jitter": (2, 1)}, r"data\.jitter"),
         ({"kind": "masks", "augment": "pcam"}, r"data\.augment pcam is for classification, got the kind masks"),
@@ -287,8 +199,23 @@ def test_wrong_options_are_refused(said, message):
         DataOptions(**({"kind": "class_folders", "root": ""} | said))
 
 
-def test_missing_data_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"data\.root: there is no folder 'nowhere'"):
-        open_split(DataOptions("idx", "nowhere"))
-    with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte"):
-        open_split(DataOptions("idx", str(tmp_path)))
+@pytest.mark.parametrize(
+    ("kind", "sizes", "opened", "message"),
+    [
+        ("class_folders", {"": 1}, {}, r"data\.holdout 0\.1 of 1 samples leaves none to train with"),
+        ("idx", {"train": 9}, {"split": "valid", "seed": None}, "depends on the seed that a network was trained with"),
+        ("idx", {"train": 9}, {"limit": 0}, r"data\.limit is from 1 to the size of the training set, 8, got 0"),
+        ("idx", {"train": 9}, {"limit": 9}, r"data\.limit is from 1 to the size of the training set, 8, got 9"),
+        ("class_folders", {"train": 40, "valid": 25}, {"split": "valid"}, r"valid' has other classes .*: class_2$"),
+        ("table", {"train": 9}, {"table": "nowhere.csv"}, r"data\.table: there is no file 'nowhere\.csv'"),
+        ("masks", {"": 9}, {"split": "test"}, r"data\.root: there is no set 'test'"),
+        ("idx", {"valid": 9}, {}, "no file train-images-idx3-ubyte"),
+        ("idx", {}, {}, r"data\.root: there is no folder"),
+    ],
+)
+def test_data_that_cannot_be_opened(kind, sizes, opened, message, tmp_path):
+    for split, size in sizes.items():
+        WRITE[kind](tmp_path / "data", split, range(size))
+    said = options(kind, tmp_path / "data", **{name: opened[name] for name in opened if name in ("limit", "table")})
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        open_split(said, opened.get("split", "train"), seed=opened.get("seed", 0))

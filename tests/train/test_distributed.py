@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from pictures import write_cityscapes
 from torch import Tensor
 from training import last_weights, metrics_of, small_run
 
 from scalespaces import data
-from scalespaces.data import _make as make
+from scalespaces.data._idx import write_sets
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +43,8 @@ def finish(process: Any) -> str:
 def roots(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("data")
     images, labels = data.digits()
-    make.write_sets(folder / "idx", data.mnist_scale(images, labels, counts=(280, 21, 10)))
-    make.make_cityscapes(folder / "cityscapes", {"train": 6, "val": 3, "test": 1}, size=(48, 64))
+    write_sets(folder / "idx", data.mnist_scale(images, labels, counts=(280, 21, 10)))
+    write_cityscapes(folder / "cityscapes", {"train": 6, "val": 3, "test": 1}, size=(48, 64))
     return {path.name: path for path in folder.iterdir()}
 
 

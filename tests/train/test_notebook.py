@@ -16,7 +16,7 @@ from training import small_run
 import scalespaces
 import scalespaces.train
 from scalespaces.data import ArrayImages
-from scalespaces.data._make import write_sets
+from scalespaces.data._idx import write_sets
 from scalespaces.models import Card, create_model
 from scalespaces.train._levels import LevelPool, answer
 from scalespaces.train._predict import predict_mask

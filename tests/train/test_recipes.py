@@ -19,11 +19,12 @@ import yaml
 from torch import nn
 
 from scalespaces import data, models
-from scalespaces.data import _make as make
+from scalespaces.data._idx import write_sets
 from scalespaces.nn import Lift
 from scalespaces.train._data import DataOptions, num_classes, open_split
 from scalespaces.train._recipe import LevelOptions, ModelOptions, OptimizerOptions, Recipe, TrainerOptions, load_recipe
 from scalespaces.train._run import make_network, train
+from tests.pictures import write_cityscapes, write_pcam
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
@@ -48,13 +49,13 @@ def foreign(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 def made(tmp_path_factory) -> dict[str, Path]:
     """Data in every format that a recipe reads."""
     folder = tmp_path_factory.mktemp("made")
-    make.make_pcam(folder / "pcam", {"train": 12, "valid": 5, "test": 4})
-    make.make_cityscapes(folder / "cityscapes", {"train": 4, "val": 2, "test": 1}, size=(96, 128))
+    write_pcam(folder / "pcam", {"train": 12, "valid": 5, "test": 4})
+    write_cityscapes(folder / "cityscapes", {"train": 4, "val": 2, "test": 1}, size=(96, 128))
     images, labels = data.digits()
     sets = data.unseen_scales(images, labels, (1.05, 3.5), [1.0], canvas=28, counts=(24, 10, 10))
-    make.write_sets(folder / "mnist_scale", sets)
+    write_sets(folder / "mnist_scale", sets)
     sets = data.unseen_scales(images, labels, 3.5, [1.75, 3.5], canvas=56, counts=(24, 10, 10))
-    make.write_sets(folder / "unseen_scale", sets)
+    write_sets(folder / "unseen_scale", sets)
     pillow = pytest.importorskip("PIL.Image")
     generator = np.random.default_rng(0)
     for n in range(24):

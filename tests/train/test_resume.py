@@ -15,7 +15,7 @@ import torch
 from training import last_moments, last_weights, small_run
 
 from scalespaces.data import ArrayImages
-from scalespaces.data._make import write_sets
+from scalespaces.data._idx import write_sets
 from scalespaces.train._checkpoints import Keeper
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, train

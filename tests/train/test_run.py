@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from training import metrics_of, small_run
 
 from scalespaces import data, models
-from scalespaces.data import _make as make
+from scalespaces.data._idx import write_sets
 from scalespaces.train._checkpoints import load_checkpoint
 from scalespaces.train._jitter import draw_scales, zoom, zoom_masks
 from scalespaces.train._levels import supervise
@@ -23,7 +23,7 @@ from scalespaces.train._tasks import Task
 def root(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     images, labels = data.digits()
-    make.write_sets(folder, data.mnist_scale(images, labels, counts=(96, 30, 30), scales=(0.9, 1.0)))
+    write_sets(folder, data.mnist_scale(images, labels, counts=(96, 30, 30), scales=(0.9, 1.0)))
     return folder
 
 

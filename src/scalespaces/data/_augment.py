@@ -28,17 +28,6 @@ class PCamAugment:
         saturation: largest :math:`|s|` in :math:`\times (1 + s)`, in HSV.
         hue: largest turn of the colors, as a share of the circle.
         contrast: largest :math:`|c|` in :math:`m + (1 + c)(x - m)`, with each channel's mean :math:`m`.
-
-    Call it with images, their indices in the dataset (best on the CPU, where the numbers are drawn) and the epoch.
-
-    Shape:
-        - images: :math:`(B, 3, N, N)`, uint8 or floating point in [0, 1]
-        - Output: the same, floating point in [0, 1]
-
-    Example:
-        >>> augment = PCamAugment(seed=1)
-        >>> augment(torch.zeros(2, 3, 96, 96, dtype=torch.uint8), indices=[17, 4], epoch=3).shape
-        torch.Size([2, 3, 96, 96])
     """
 
     seed: int = 0
@@ -49,7 +38,7 @@ class PCamAugment:
     contrast: float = 0.75
 
     def __call__(self, images: Tensor, indices: Tensor | Sequence[int], epoch: int) -> Tensor:
-        """Augment a batch of samples with these indices in their dataset."""
+        """Augment square images with these indices (best on the CPU) in their dataset; the result is in [0, 1]."""
         if len(indices) != len(images):
             raise ValueError(f"one index for each of {len(images)} images is needed, got {len(indices)}")
         places, colors = self.draw(indices, epoch)
@@ -69,12 +58,9 @@ class PCamAugment:
 
 
 def move(images: Tensor, places: Tensor) -> Tensor:
-    """Move, turn and flip each image of a batch: whole pixels, reflection at the borders.
+    """Move images ``(B, C, N, N)`` down and right, with reflection at the borders, turn and flip them, in this order.
 
-    Args:
-        images: ``(B, C, N, N)``.
-        places: ``(B, 4)``: counter-clockwise quarter turns, a flip left to right after them, and the rows and columns
-            by which the content moves down and right before them.
+    A row of ``places`` has the counter-clockwise quarter turns, 1 to flip left to right, and the rows and columns.
     """
     side = images.shape[-1]
     if images.shape[-2] != side:
@@ -97,7 +83,7 @@ def move(images: Tensor, places: Tensor) -> Tensor:
 
 
 def recolor(images: Tensor, brightness: Tensor, saturation: Tensor, hue: Tensor, contrast: Tensor) -> Tensor:
-    r"""Change the colors of each image of a batch; zeros change nothing.
+    r"""Change the colors of each image of a batch, as :class:`PCamAugment` says; zeros change nothing.
 
     Saturation and hue change in HSV, without an image in HSV: with the value :math:`V` (the largest channel), the
     chroma :math:`C` (largest minus smallest) and the hue :math:`h` in sixths of the circle, a channel is
@@ -105,10 +91,6 @@ def recolor(images: Tensor, brightness: Tensor, saturation: Tensor, hue: Tensor,
     .. math:: V - C \, \big[2 - |(h + n) \bmod 6 - 2|\big]_0^1, \qquad n = 5, 3, 1 \text{ for red, green, blue}
 
     The saturation is :math:`C / V`, at most 1, so multiplying it means multiplying :math:`C`, up to :math:`V`.
-
-    Args:
-        images: ``(B, 3, H, W)`` in [0, 1].
-        brightness, saturation, hue, contrast: ``(B,)``, the changes as in :class:`PCamAugment`.
     """
     brightness, saturation, hue, contrast = (
         column[:, None, None, None] for column in (brightness, saturation, hue, contrast)

@@ -28,9 +28,8 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        lines = [self.kind, *(f"  {fact}" for fact in self.facts)]
-        lines += ["no problems"] if not self.problems else [f"{len(self.problems)} problems:"]
-        return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
+        verdict = f"{len(self.problems)} problems:" if self.problems else "no problems"
+        return "\n  ".join([self.kind, *self.facts]) + "\n" + "\n  ".join([verdict, *self.problems])
 
     def note(self, problems: Mapping[Path, str] | Mapping[str, str]) -> None:
         """Add problems, by file."""
@@ -49,7 +48,7 @@ class Report:
     def read(self, name: str, folder: Path, kind: Kind, split: str, table: Path | None, num_classes: int) -> None:
         """Read all image files of a set, and note what it holds and what had to be left out."""
         with self.noting(name):
-            dataset = open_whole(folder, kind, split, table, num_classes=num_classes, on_error="skip")
+            dataset = open_whole(folder, kind, split, table, num_classes, "skip")
             if isinstance(dataset, ImageFiles):
                 self.note(dataset.skipped)
                 self.facts.append(f"{name}: {len(dataset)} images, {dataset.summary()}")
@@ -59,7 +58,7 @@ def check_dataset(path: str | Path, *, table: str | Path | None = None, num_clas
     """Read all of a dataset, and report what it holds and what is wrong.
 
     The names of files show what it is: PCam's files, Cityscapes' tree, IDX files, ``images`` and ``masks``, images with
-    a table of labels, or a folder for each class; or a single HDF5, IDX or image file.
+    a table of labels, a folder for each class, or a single HDF5, IDX or image file.
 
     Args:
         path: file or folder.
@@ -84,49 +83,49 @@ def _check_file(path: Path) -> Report:
     if path.suffix in (".h5", ".hdf5"):
         report = Report("HDF5 file")
         with report.noting(path), pcam.open_h5(path) as file:
-            parts = [part for part in "xy" if part in file]
-            if not parts:
+            if not (parts := [part for part in "xy" if part in file]):
                 raise ValueError("has neither a dataset x nor y")
             for part in parts:
                 _check_h5(report, path, part)
         return report
-    is_idx = "-idx" in path.name
-    report = Report("IDX file" if is_idx else "image")
+    report = Report("IDX file" if "-idx" in path.name else "image")
     with report.noting(path):
-        pixels = None if is_idx else read_pixels(path, deep=True).shape
-        report.facts.append("{2} x {1} pixels, {0} channels".format(*pixels) if pixels else _describe(read_idx(path)))
+        if report.kind == "IDX file":
+            report.facts.append(_describe(read_idx(path)))
+        else:
+            report.facts.append("{2} x {1} pixels, {0} channels".format(*read_pixels(path, deep=True).shape))
     return report
 
 
 def _check_pcam(path: Path) -> Report:
     report = Report("PatchCamelyon")
     for split in pcam.SPLITS:
-        files = {part: path / pcam.pcam_file(split, part) for part in "xy"}
-        there = {part: file for part, file in files.items() if file.exists()}
-        if not there:
+        files = [path / pcam.pcam_file(split, part) for part in "xy"]
+        if not any(file.exists() for file in files):
             report.facts.append(f"{split}: not there")
             continue
-        report.note({file: "is missing" for part, file in files.items() if part not in there})
-        counts = [_check_h5(report, file, part) for part, file in there.items()]
-        if None not in counts and len(set(counts)) > 1:
-            report.note({files["x"]: f"has {counts[0]} patches for {counts[1]} labels"})
+        patches, labels = (_check_h5(report, file, part) for part, file in zip("xy", files, strict=True))
+        if None not in (patches, labels) and patches != labels:
+            report.note({files[0]: f"has {patches} patches for {labels} labels"})
     return report
 
 
 def _check_h5(report: Report, file: Path, part: str) -> int | None:
     """Read all patches or labels in a file, and return their number, or None if it cannot be read."""
     with report.noting(file):
+        if not file.exists():
+            raise ValueError("is missing")
         if part == "y":
             labels = pcam.read_labels(file)
             report.facts.append(f"{file.name}: {len(labels)} labels, {int(labels.sum())} of them 1")
             return len(labels)
-        with pcam.open_patches(file) as patches:
+        with pcam.open_part(file, "x") as patches:
             step = (patches.chunks or (64,))[0]
             for start in progress(range(0, len(patches), step), f"reading {file}"):
+                last = min(start + step, len(patches)) - 1
                 try:
-                    patches[start : start + step]
+                    patches[start : last + 1]
                 except OSError as error:
-                    last = min(start + step, len(patches)) - 1
                     report.note({file: f"patches {start} to {last}: {error}"})
             together = pcam.patches_per_read(patches)
             stored = f"gzip, {together} together" if patches.compression else "plain"
@@ -158,9 +157,9 @@ def _check_idx(path: Path, num_classes: int) -> Report:
         with report.noting(path):
             dataset = read_idx_images(path, split, num_classes)
             classes = ", ".join(map(str, np.bincount(dataset.labels.numpy(), minlength=num_classes)))
-            fact = f"{split}: {_describe(dataset.images[:, 0].numpy())}, {classes} by class"
-            scales = dataset.scales
-            report.facts.append(fact if scales is None else f"{fact}, scales {scales.min():.3g} to {scales.max():.3g}")
+            report.facts.append(f"{split}: {_describe(dataset.images[:, 0].numpy())}, {classes} by class")
+            if (scales := dataset.scales) is not None:
+                report.facts[-1] += f", scales {scales.min():.3g} to {scales.max():.3g}"
     return report
 
 
@@ -185,9 +184,7 @@ def _check_folders(path: Path, table: str | Path | None, num_classes: int) -> Re
         kind, report = "class_folders", Report("a folder for each class")
     else:
         what = f"{len(image_files(path))} images but neither classes nor labels" if image_files(path) else "nothing"
-        raise ValueError(
-            f"{str(path)!r} holds {what} that is known here; see `scalespaces data check --help` for what is"
-        )
+        raise ValueError(f"{str(path)!r} holds {what} that is known here; see `scalespaces data check --help`")
     for split, folder in sets.items():
         report.read(split if len(sets) > 1 else "images", folder, kind, split, tables.get(split), num_classes)
     return report

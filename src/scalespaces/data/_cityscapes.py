@@ -12,37 +12,15 @@ from scalespaces.data._keys import check_labels
 
 SPLITS = ("train", "val", "test")
 CLASSES = {  # of the benchmark, in their order: the number in labelIds files
-    "road": 7,
-    "sidewalk": 8,
-    "building": 11,
-    "wall": 12,
-    "fence": 13,
-    "pole": 17,
-    "traffic light": 19,
-    "traffic sign": 20,
-    "vegetation": 21,
-    "terrain": 22,
-    "sky": 23,
-    "person": 24,
-    "rider": 25,
-    "car": 26,
-    "truck": 27,
-    "bus": 28,
-    "train": 31,
-    "motorcycle": 32,
-    "bicycle": 33,
-}
+    "road": 7, "sidewalk": 8, "building": 11, "wall": 12, "fence": 13, "pole": 17, "traffic light": 19,
+    "traffic sign": 20, "vegetation": 21, "terrain": 22, "sky": 23, "person": 24, "rider": 25, "car": 26, "truck": 27,
+    "bus": 28, "train": 31, "motorcycle": 32, "bicycle": 33,
+}  # fmt: skip
 NUM_IDS = 34
-"""The numbers in labelIds files are 0 to 33."""
 
 
 def train_ids() -> Tensor:
-    """The table from the numbers in labelIds files to the 19 classes, 255 for the rest.
-
-    Example:
-        >>> train_ids()[[7, 33, 0]]
-        tensor([  0,  18, 255])
-    """
+    """The table from the numbers in labelIds files to the 19 classes, 255 for the rest."""
     table = torch.full((NUM_IDS,), 255)
     table[list(CLASSES.values())] = torch.arange(len(CLASSES))
     return table
@@ -79,9 +57,8 @@ class Cityscapes(ImageFiles[Path]):
         images, masks = Path(root) / "leftImg8bit" / split, Path(root) / "gtFine" / split
         samples, problems = [], {}
         for image in image_files(images):
-            name, found, _ = image.name.partition("_leftImg8bit.png")
-            mask = masks / image.parent.name / f"{name}_gtFine_labelIds.png"
-            if not found:
+            mask = masks / image.parent.name / image.name.replace("_leftImg8bit.png", "_gtFine_labelIds.png")
+            if not image.name.endswith("_leftImg8bit.png"):
                 problems[str(image)] = "is not called *_leftImg8bit.png"
             elif not mask.is_file():
                 problems[str(image)] = f"has no annotation: no file {str(mask)!r}"

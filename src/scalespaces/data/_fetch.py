@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -16,7 +16,6 @@ from scalespaces._files import prepare, replacing
 from scalespaces.data._progress import Progress
 
 _BLOCK = 2**18
-_TIMEOUT = 30
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Remote:
 
     about: str
     urls: tuple[str, ...]
-    files: dict[str, str] = field(repr=False)
+    files: dict[str, str]
     unpack: bool = False
 
 
@@ -73,7 +72,7 @@ BY_HAND = {
 
 
 def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bool = False) -> list[Path]:
-    """Download a dataset. Files that are there already stay, and an interrupted download resumes.
+    """Download a dataset and return its files. Those that are there stay, and an interrupted download resumes.
 
     A file appears under its name when it is whole and its checksum is right. Until then it is called ``*.part``.
 
@@ -82,9 +81,6 @@ def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bo
         folder: where the files go.
         mirror: address of another folder with the same files.
         force: replace files that are there with another checksum, and download unpacked ones again.
-
-    Returns:
-        The paths of the files.
     """
     if name in BY_HAND:
         raise ValueError(BY_HAND[name])
@@ -138,12 +134,11 @@ def _receive(url: str, part: Path) -> None:
     have = part.stat().st_size if part.exists() else 0
     # Compressed files are stored as they are.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with require("requests", "train").get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+    with require("requests", "train").get(url, headers=headers, stream=True, timeout=30) as response:
         if response.status_code == 416:  # nothing is missing; the checksum tells whether it is right
             return
         response.raise_for_status()
-        resumed = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-        if response.status_code != 206 or not resumed:
+        if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0  # the server starts over
         length = response.headers.get("Content-Length")
         total = None if length is None else have + int(length)

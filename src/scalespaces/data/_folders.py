@@ -31,16 +31,11 @@ class NothingLeftError(ValueError):
 
 
 class ImageFiles(ImageDataset, Generic[T]):
-    """Images in files, each with a target: a label, or whatever :meth:`load` of a subclass makes a mask of.
+    """Images in files, each with a target: a label, or the file of a mask that :meth:`load` of a subclass reads.
 
-    Args:
-        root: the dataset's name in messages.
-        samples: the file and the target of each image.
-        problems: what is wrong already, by file.
-        on_error: ``"raise"`` refuses a dataset with problems, and raises an error when it reads a file that is broken.
-            ``"skip"`` reads every file now, leaves out what is wrong, warns with the count, and lists it in
-            ``skipped``: a dictionary of file and reason.
-        size, deep, crop, flip, seed: as in the subclasses.
+    ``problems`` are what is wrong already, by file. With ``on_error="raise"``, a dataset with problems is refused, and
+    broken files are when they are read. With ``"skip"``, every file is read now, and what is wrong is left out, counted
+    in a warning, and listed in ``skipped``: a dictionary of file and reason.
     """
 
     def __init__(
@@ -59,8 +54,7 @@ class ImageFiles(ImageDataset, Generic[T]):
         super().__init__(seed)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is one of raise, skip, got {on_error!r}")
-        self.size, self.deep = sides(size, "size"), deep
-        self.crop, self.flip = sides(crop, "crop"), flip
+        self.size, self.crop, self.deep, self.flip = sides(size, "size"), sides(crop, "crop"), deep, flip
         self.root, self.samples, self.skipped = Path(root), list(samples), dict(problems)
         self._sizes: Counter[str] = Counter()
         self._shares: Counter[int] = Counter()
@@ -88,12 +82,9 @@ class ImageFiles(ImageDataset, Generic[T]):
                 self._shares.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
         self.samples = readable
         if self.skipped:
-            file, reason = next(iter(self.skipped.items()))
-            warnings.warn(
-                f"left out {len(self.skipped)} of {len(readable) + len(self.skipped)} in {str(self.root)!r}, "
-                f"first {file!r}: {reason}; the rest are in .skipped",
-                stacklevel=4,
-            )
+            number, (file, reason) = len(self.skipped), next(iter(self.skipped.items()))
+            text = f"left out {number} of {number + len(readable)} in {str(self.root)!r}, first {file!r}: {reason}"
+            warnings.warn(f"{text}; the rest are in .skipped", stacklevel=4)
 
     def summary(self) -> str:
         """Sizes of the images and shares of the classes, as found with ``on_error="skip"``."""
@@ -119,10 +110,8 @@ class ImageFiles(ImageDataset, Generic[T]):
         if self.crop is not None:
             h, w = self.crop
             if h > height or w > width:
-                raise ValueError(
-                    f"{str(self.samples[index][0])!r} is {width} x {height} pixels, smaller than the crop, "
-                    f"{w} x {h}; use a smaller crop"
-                )
+                file = str(self.samples[index][0])
+                raise ValueError(f"{file!r} is {width} x {height} pixels, smaller than the crop, {w} x {h}")
             top, left = (int(generator.integers(room + 1)) for room in (height - h, width - w))
             image, target = (pixels[..., top : top + h, left : left + w] for pixels in (image, target))
         if self.flip and generator.integers(2):
@@ -161,8 +150,7 @@ class LabeledFolder(ImageFiles[int]):
         root: the folder of the images.
         table: the CSV file.
         num_classes: labels are whole numbers below it.
-        size: as in :class:`ClassFolders`.
-        deep: as in :class:`ClassFolders`.
+        size, deep: as in :class:`ClassFolders`.
         on_error: ``"raise"``, or ``"skip"`` to leave out, with a warning: rows without an image, images without a row,
             labels out of range and unreadable images.
     """
@@ -203,10 +191,8 @@ class MaskFolders(ImageFiles[Path]):
         masks: the folder of the masks, whose pixels are class numbers; suffixes may differ.
         num_classes: class numbers are below it.
         ignore_index: a larger number that means no class.
-        crop: side or ``(height, width)`` of random crops; whole images by default.
-        flip: mirror half of the images left to right.
+        crop, flip, seed: as in :class:`Cityscapes`.
         deep: as in :class:`ClassFolders`.
-        seed: of crops and flips.
         on_error: ``"raise"``, or ``"skip"`` to leave out, with a warning: images without masks, masks without images,
             unreadable files, sizes that differ and class numbers out of range.
 
@@ -236,11 +222,9 @@ class MaskFolders(ImageFiles[Path]):
         super().__init__(images, samples, problems, on_error, crop=crop, flip=flip, deep=deep, seed=seed)
 
     def load(self, file: Path, target: Path) -> tuple[Tensor, Tensor]:
-        """The whole image and its mask."""
+        """The whole image and its mask; class numbers out of range are refused."""
         image, mask = read_pair(file, target, self.deep)
-        rest = mask[mask != self.ignore_index]
-        if len(rest) and not 0 <= int(rest.min()) <= int(rest.max()) < self.num_classes:
-            check_labels(rest.numpy(), self.num_classes, f"class numbers in {str(target)!r}")
+        check_labels(mask[mask != self.ignore_index].numpy(), self.num_classes, f"class numbers in {str(target)!r}")
         return image, mask
 
 
@@ -248,10 +232,8 @@ def read_pair(file: Path, mask_file: Path, deep: bool = False) -> tuple[Tensor, 
     """Read an image and its mask, which must have the same size."""
     image, mask = read_pixels(file, deep=deep), read_mask(mask_file)
     if image.shape[1:] != mask.shape:
-        raise ValueError(
-            f"{str(mask_file)!r} is {mask.shape[1]} x {mask.shape[0]} pixels, "
-            f"its image {image.shape[2]} x {image.shape[1]}"
-        )
+        mask_size, size = (f"{shape[-1]} x {shape[-2]}" for shape in (mask.shape, image.shape))
+        raise ValueError(f"{str(mask_file)!r} is {mask_size} pixels, its image {size}")
     return image, mask
 
 
@@ -268,9 +250,8 @@ def image_files(folder: str | Path, deep: bool = True) -> list[Path]:
 
 
 def folder_classes(root: str | Path) -> list[str]:
-    """The names of the folders that stand for classes, sorted: all that are not hidden."""
-    folders = sorted(_folder(root).iterdir())
-    return [folder.name for folder in folders if folder.is_dir() and not folder.name.startswith(".")]
+    """The names of the folders that stand for classes, sorted; hidden ones are left out."""
+    return sorted(path.name for path in _folder(root).iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _folder(path: str | Path) -> Path:

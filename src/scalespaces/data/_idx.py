@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from scalespaces._files import replacing
+from scalespaces._files import refuse_existing, replacing
 from scalespaces.data._keys import ArrayImages
+from scalespaces.data._progress import progress
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 IMAGES, LABELS, SCALES = "-images-idx3-ubyte", "-labels-idx1-ubyte", "-scales-idx1-float"
@@ -41,31 +43,24 @@ def write_idx(file: str | Path, array: np.ndarray) -> None:
     codes = {np.dtype(dtype).newbyteorder("="): code for code, dtype in TYPES.items()}
     if array.dtype not in codes:
         raise ValueError(f"an IDX file holds one of {', '.join(map(str, codes))}, got {array.dtype}")
-    code = codes[array.dtype]
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
-    data = header + array.astype(TYPES[code]).tobytes()
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, codes[array.dtype], array.ndim, *array.shape)
+    data = header + array.astype(array.dtype.newbyteorder(">")).tobytes()
     with replacing(file) as draft:
         draft.write_bytes(gzip.compress(data, 6, mtime=0) if str(file).endswith(".gz") else data)
 
 
 def read_idx_images(folder: str | Path, split: str = "train", num_classes: int = 10) -> ArrayImages:
-    """Images and labels of MNIST, Fashion-MNIST, or the sets that ``scalespaces data make`` writes.
+    """Read a set of MNIST, Fashion-MNIST or ``scalespaces data make``; ``"test"`` finds MNIST's ``t10k``, too."""
 
-    Args:
-        folder: holds ``{split}-images-idx3-ubyte`` and ``{split}-labels-idx1-ubyte``, plain or with ``.gz``, and
-            optionally ``{split}-scales-idx1-float``.
-        split: the first part of the names; ``"test"`` finds MNIST's ``t10k``, too.
-        num_classes: labels must be below this.
+    def find(part: str) -> Path | None:
+        names = [split, "t10k"] if split == "test" else [split]
+        files = (Path(folder, f"{name}{part}{suffix}") for name in names for suffix in ("", ".gz"))
+        return next(filter(Path.is_file, files), None)
 
-    Shape:
-        - Samples: image :math:`(1, H, W)` uint8, label int64
-    """
-    images, labels, scales = (_find(folder, split, part) for part in (IMAGES, LABELS, SCALES))
+    images, labels, scales = map(find, (IMAGES, LABELS, SCALES))
     if images is None or labels is None:
         name = f"{split}{IMAGES if images is None else LABELS}"
-        raise FileNotFoundError(
-            f"no file {name} or {name}.gz in {str(folder)!r}; `scalespaces data fetch` downloads MNIST"
-        )
+        raise FileNotFoundError(f"no file {name} or {name}.gz in {str(folder)!r}; see `scalespaces data fetch`")
     try:
         sizes = None if scales is None else read_idx(scales)
         return ArrayImages(read_idx(images), read_idx(labels), num_classes, sizes)
@@ -73,7 +68,18 @@ def read_idx_images(folder: str | Path, split: str = "train", num_classes: int =
         raise ValueError(f"{split} in {str(folder)!r}: {error}") from error
 
 
-def _find(folder: str | Path, split: str, part: str) -> Path | None:
-    names = [split, "t10k"] if split == "test" else [split]
-    files = (Path(folder, f"{name}{part}{suffix}") for name in names for suffix in ("", ".gz"))
-    return next((file for file in files if file.is_file()), None)
+def write_sets(folder: str | Path, sets: Mapping[str, ArrayImages], *, force: bool = False) -> list[Path]:
+    """Write sets of images, labels and scales as IDX files; with ``force``, instead of sets written there before."""
+    folder, plan = Path(folder), {}
+    for name, images in sets.items():
+        plan[folder / f"{name}{IMAGES}.gz"] = images.images[:, 0].numpy()
+        plan[folder / f"{name}{LABELS}.gz"] = images.labels.numpy().astype(np.uint8)
+        if images.scales is not None:
+            plan[folder / f"{name}{SCALES}.gz"] = images.scales.numpy()
+    refuse_existing(plan, force)
+    for old in folder.glob(f"*{SCALES}.gz"):  # of sets written here before, which may have other names
+        for file in folder.glob(old.name.replace(f"{SCALES}.gz", "-*-idx?-*.gz")):
+            file.unlink()
+    for path in progress(plan, f"writing {folder}"):
+        write_idx(path, plan[path])
+    return list(plan)

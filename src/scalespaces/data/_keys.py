@@ -11,17 +11,7 @@ from torch.utils.data import Dataset
 
 
 def keyed_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The generator of everything that is random about a sample in an epoch: equal keys give equal numbers.
-
-    Args:
-        seed: of the experiment, at least 0.
-        epoch: at least 0.
-        index: of the sample in its dataset.
-
-    Example:
-        >>> keyed_generator(0, 3, 14).integers(100) == keyed_generator(0, 3, 14).integers(100)
-        np.True_
-    """
+    """The generator of everything that is random about a sample in an epoch; the numbers are at least 0."""
     return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=(int(epoch), int(index))))
 
 
@@ -29,10 +19,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     """Images with their labels or masks, and random numbers that are keyed by (seed, epoch, sample).
 
     Images are uint8 tensors ``(C, H, W)``, a quarter of the size of float32. Convert whole batches on the device, with
-    :func:`~scalespaces.data.to_unit`.
-
-    Args:
-        seed: of crops and flips, if the dataset makes any.
+    :func:`~scalespaces.data.to_unit`. The ``seed`` is that of crops and flips, if the dataset makes any.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -121,9 +108,7 @@ def check_labels(labels: np.ndarray, num_classes: int | None, where: str) -> Non
         raise ValueError(f"{where} must be whole numbers, got {labels.dtype}")
     bad = (labels < 0) if num_classes is None else (labels < 0) | (labels >= num_classes)
     if bad.any():
-        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        first = tuple(np.argwhere(bad)[0].tolist())
         limit = "0 on" if num_classes is None else f"0 to {num_classes - 1}"
-        raise ValueError(
-            f"{where} must be from {limit}, got {labels[first]} at {first[0] if len(first) == 1 else first} "
-            f"and {int(bad.sum()) - 1} more"
-        )
+        place = first[0] if len(first) == 1 else first
+        raise ValueError(f"{where} must be from {limit}, got {labels[first]} at {place} and {bad.sum() - 1} more")

@@ -15,8 +15,7 @@ from scalespaces.data._pcam import PCam, PCamFolder
 from scalespaces.data._scales import split_classes
 
 Kind = Literal["pcam", "pcam_folder", "cityscapes", "idx", "class_folders", "table", "masks"]
-ANY = 2**31
-"""A number of classes that refuses no label."""
+ANY = 2**31  # a number of classes that refuses no label
 SPLITS = ("train", "valid", "test")
 _NAMES = {"valid": ("valid", "val", "validation"), "val": ("val", "valid", "validation")}
 
@@ -38,13 +37,8 @@ def open_dataset(
 ) -> ImageDataset:
     """Open a split of a dataset, or hold it out of the training set if it has no files of its own.
 
-    Args:
-        root, kind, split: the folder, the layout, and ``"train"``, ``"valid"``, ``"test"`` or the name of any IDX set.
-        num_classes, table, size, on_error: options of the layouts that have them.
-        crop, flip: of the training set alone, if every pixel has a class.
-        holdout: share of the training set that is held out for validation, if there is no validation set.
-        limit: use this many training samples only, with all classes in their proportions.
-        seed: of crops, flips, and the choice of samples; None if it is not known, so that nothing can be held out.
+    The options are those of a recipe's data; layouts that do not have them ignore them, and ``crop``, ``flip`` and
+    ``limit`` are for the training set alone. Without a ``seed``, nothing can be held out.
     """
     root = Path(root)
     if not root.exists():
@@ -52,19 +46,20 @@ def open_dataset(
     folder, file, own = find_split(root, kind, split, table)
     if not own and split not in ("train", "valid"):
         raise FileNotFoundError(f"data.root: there is no set {split!r} in {str(root)!r}")
-    crops = {"crop": crop, "flip": flip, "seed": seed or 0} if split == "train" else {}
-    name = split if own else "train"
-    dataset = open_whole(folder, kind, name, file, num_classes=num_classes, size=size, on_error=on_error, **crops)
+    options: dict[str, Any] = {"size": size} if kind in ("class_folders", "table") else {}
+    if kind in ("cityscapes", "masks") and split == "train":
+        options = {"crop": crop, "flip": flip, "seed": seed or 0}
+    dataset = open_whole(folder, kind, split if own else "train", file, num_classes, on_error, **options)
     if isinstance(dataset, ClassFolders) and dataset.classes != classes_in(root):  # they are numbered in their order
         differ = ", ".join(sorted(set(classes_in(root)) ^ set(dataset.classes)))
         raise ValueError(f"{str(folder)!r} has other classes than the training set: {differ}")
     chosen = np.arange(len(dataset))
     if not own:
         if seed is None:
-            raise ValueError(
-                f"{split!r} in {str(root)!r} is a part of the training set, which depends on the seed that a network "
-                "was trained with: give that as --seed, and --holdout if it was set"
+            rule = (
+                "depends on the seed that a network was trained with: give that as --seed, and --holdout if it was set"
             )
+            raise ValueError(f"{split!r} in {str(root)!r} is a part of the training set, which {rule}")
         order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2**31,))).permutation(len(dataset))
         held = max(1, round(holdout * len(dataset)))
         if held >= len(dataset):
@@ -79,30 +74,22 @@ def open_dataset(
 
 
 def open_whole(
-    folder: Path,
-    kind: Kind,
-    split: str,
-    table: Path | None = None,
-    *,
-    num_classes: int = ANY,
-    size: Size = None,
-    on_error: OnError = "raise",
-    **crops: Any,
+    folder: Path, kind: Kind, split: str, table: Path | None, num_classes: int, on_error: OnError, **options: Any
 ) -> ImageDataset:
-    """Open all samples of a split, whose place is known; ``crops`` are the options of :class:`MaskFolders`."""
+    """Open all samples of a split, whose place is known."""
     if kind == "pcam":
         return PCam(folder, split)
     if kind == "cityscapes":
-        return Cityscapes(folder, "val" if split == "valid" else split, on_error=on_error, **crops)
+        return Cityscapes(folder, "val" if split == "valid" else split, on_error=on_error, **options)
     if kind == "idx":
         return read_idx_images(folder, split, num_classes)
     if kind == "masks":
-        return MaskFolders(folder / "images", folder / "masks", num_classes, on_error=on_error, **crops)
+        return MaskFolders(folder / "images", folder / "masks", num_classes, on_error=on_error, **options)
     if table is None:
-        return ClassFolders(folder, size=size, on_error=on_error)
+        return ClassFolders(folder, on_error=on_error, **options)
     if kind == "pcam_folder":
         return PCamFolder(folder, table, on_error=on_error)
-    return LabeledFolder(folder, table, num_classes, size=size, on_error=on_error)
+    return LabeledFolder(folder, table, num_classes, on_error=on_error, **options)
 
 
 def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = None) -> tuple[Path, Path | None, bool]:
@@ -121,9 +108,8 @@ def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = No
     own = table is None and all(named(root, name, ".csv") for name in needed)
     file = named(root, split, ".csv") if own else Path(root / "train.csv" if table is None else table)
     if file is None or not file.is_file():
-        raise FileNotFoundError(
-            f"data.table: there is no file {str(file)!r}; labels are in {split}.csv in data.root, or in data.table"
-        )
+        rule = f"labels are in {split}.csv in data.root, or in data.table"
+        raise FileNotFoundError(f"data.table: there is no file {str(file)!r}; {rule}")
     return named(root, split if own else "train") or root, file, own
 
 

@@ -24,12 +24,7 @@ SIDE = 96
 
 
 def pcam_file(split: str, part: str) -> str:
-    """The official name of a split's patches, part ``"x"``, or labels, ``"y"``.
-
-    Example:
-        >>> pcam_file("valid", "x")
-        'camelyonpatch_level_2_split_valid_x.h5'
-    """
+    """The official name of a split's patches, part ``"x"``, or labels, ``"y"``."""
     return f"camelyonpatch_level_2_split_{split}_{part}.h5"
 
 
@@ -51,16 +46,18 @@ class PCam(ImageDataset):
         super().__init__()
         if split not in SPLITS:
             raise ValueError(f"split is one of {', '.join(SPLITS)}, got {split!r}")
-        self.file, labels = (_existing(Path(root) / pcam_file(split, part)) for part in ("x", "y"))
+        self.file, labels = (Path(root) / pcam_file(split, part) for part in ("x", "y"))
+        for file in (self.file, labels):
+            if not file.exists() and file.with_name(file.name + ".gz").exists():
+                raise FileNotFoundError(f"'{file}.gz' must be unpacked to be read at random: gunzip it")
+            if not file.exists():
+                raise FileNotFoundError(f"no file {str(file)!r}; `scalespaces data fetch pcam` downloads it")
         self._handle: tuple[int, Any, Any] | None = None
-        with open_patches(self.file) as patches:
+        with open_part(self.file, "x") as patches:
             number, together = len(patches), patches_per_read(patches)
         if together > 1:
-            warnings.warn(
-                f"{str(self.file)!r} compresses {together} patches together, and reading one unpacks them all; rewrite "
-                "it with `scalespaces data repack`",
-                stacklevel=2,
-            )
+            text = f"{str(self.file)!r} compresses {together} patches together, and reading one unpacks them all"
+            warnings.warn(f"{text}; rewrite it with `scalespaces data repack`", stacklevel=2)
         self.labels = torch.from_numpy(read_labels(labels))
         if len(self.labels) != number:
             raise ValueError(f"{str(self.file)!r} has {number} patches, {str(labels)!r} {len(self.labels)} labels")
@@ -88,29 +85,24 @@ class PCam(ImageDataset):
 class PCamFolder(LabeledFolder):
     """The patches in another common form: TIFF or PNG files, and a CSV file with the columns ``id`` and ``label``.
 
-    Args:
-        root: the folder of the images.
-        table: the CSV file.
-        on_error: as in :class:`~scalespaces.data.LabeledFolder`.
+    ``root``, ``table`` and ``on_error`` are as in :class:`~scalespaces.data.LabeledFolder`.
     """
 
     def __init__(self, root: str | Path, table: str | Path, *, on_error: OnError = "raise") -> None:
         super().__init__(root, table, 2, on_error=on_error)
 
     def load(self, file: Path, target: int) -> tuple[Tensor, Tensor]:
-        """The patch, and its label."""
+        """Refuse patches of another size."""
         patch, label = super().load(file, target)
         if patch.shape[1:] != (SIDE, SIDE):
-            raise ValueError(
-                f"{str(file)!r} is {patch.shape[2]} x {patch.shape[1]} pixels; patches are {SIDE} x {SIDE}"
-            )
+            raise ValueError(f"{str(file)!r} is {patch.shape[2]} x {patch.shape[1]} pixels; patches are 96 x 96")
         return patch, label
 
 
 def repack(source: str | Path, target: str | Path, *, force: bool = False) -> None:
     """Write the patches of an HDF5 file plain, in one piece, so that they are fast to read at random."""
     refuse_existing([Path(target)], force)
-    with open_patches(source) as patches:
+    with open_part(source, "x") as patches:
         chunk = (patches.chunks or (1,))[0]
         step = chunk * max(1, 512 // chunk)
         with replacing(target) as draft, require("h5py", "train").File(draft, "w") as out:
@@ -128,14 +120,17 @@ def open_h5(file: str | Path) -> Any:
 
 
 @contextmanager
-def open_patches(file: str | Path) -> Iterator[Any]:
-    """The dataset of patches in an HDF5 file, after a check of its type and shape."""
+def open_part(file: str | Path, part: str) -> Iterator[Any]:
+    """The dataset of patches (part x) or labels (y) in an HDF5 file, after a check of its type and shape."""
+    dtype, shape = ("uint8", (SIDE, SIDE, 3)) if part == "x" else ("integer", (1, 1, 1))
     with open_h5(file) as handle:
-        patches = _dataset(handle, "x", file)
-        if patches.ndim != 4 or patches.shape[1:] != (SIDE, SIDE, 3) or patches.dtype != np.uint8:
-            got = f"{patches.dtype}, {' x '.join(map(str, patches.shape))}"
-            raise ValueError(f"x in {str(file)!r} must be uint8, N x {SIDE} x {SIDE} x 3, got {got}")
-        yield patches
+        if part not in handle or not hasattr(handle[part], "shape"):
+            raise ValueError(f"{str(file)!r} must have a dataset {part!r}, has {', '.join(handle) or 'none'}")
+        stored = handle[part]
+        if stored.shape[1:] != shape or not np.issubdtype(stored.dtype, getattr(np, dtype)):
+            rule, got = (" x ".join(map(str, sizes)) for sizes in (("N", *shape), stored.shape))
+            raise ValueError(f"{part} in {str(file)!r} must be {dtype}, {rule}, got {stored.dtype}, {got}")
+        yield stored
 
 
 def patches_per_read(patches: Any) -> int:
@@ -144,29 +139,11 @@ def patches_per_read(patches: Any) -> int:
 
 
 def read_labels(file: str | Path) -> np.ndarray:
-    """The labels in an HDF5 file ``(N, 1, 1, 1)``, checked."""
-    with open_h5(file) as handle:
-        stored = _dataset(handle, "y", file)
-        if stored.shape != (len(stored), 1, 1, 1):
-            raise ValueError(f"y in {str(file)!r} must be N x 1 x 1 x 1, got {' x '.join(map(str, stored.shape))}")
+    """The labels in an HDF5 file, checked."""
+    with open_part(file, "y") as stored:
         try:
             labels = stored[:].reshape(-1)
         except OSError as error:
             raise ValueError(f"cannot read y of {str(file)!r}: {error}") from error
     check_labels(labels, 2, f"labels in {str(file)!r}")
     return labels.astype(np.int64)
-
-
-def _dataset(file: Any, name: str, path: str | Path) -> Any:
-    if name not in file or not hasattr(file[name], "shape"):
-        raise ValueError(f"{str(path)!r} must have a dataset {name!r}, has {', '.join(file) or 'none'}")
-    return file[name]
-
-
-def _existing(file: Path) -> Path:
-    packed = file.with_name(file.name + ".gz")
-    if not file.exists() and packed.exists():
-        raise FileNotFoundError(f"{str(packed)!r} must be unpacked to be read at random: gunzip it")
-    if not file.exists():
-        raise FileNotFoundError(f"no file {str(file)!r}; `scalespaces data fetch pcam` downloads it")
-    return file

@@ -15,15 +15,10 @@ from scalespaces._extras import require
 
 T = TypeVar("T")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm")
-"""Files with these suffixes are taken for images."""
 
 
 def to_unit(images: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Convert bytes from 0 to 255 to floats from 0 to 1, on their device; floats stay as they are.
-
-    Args:
-        images: of any shape.
-        dtype: of the result; float32 for bytes by default.
+    """Convert bytes from 0 to 255 to floats from 0 to 1, float32 by default; floats stay as they are.
 
     Example:
         >>> to_unit(torch.tensor([0, 51, 255], dtype=torch.uint8))
@@ -59,17 +54,20 @@ def _is_deep(picture: Any) -> bool:
 
 
 def read_image(file: str | Path, size: int | None = None) -> Tensor:
-    """Read any image that Pillow reads (extra ``plot``).
-
-    Args:
-        file: Path of the image.
-        size: Side of the center crop; the whole image by default.
+    """Read any image that Pillow reads (extra ``plot``), or a center crop with sides of this ``size``.
 
     Shape:
         - Output: :math:`(1, C, H, W)`, float32. Images of 8 bits become RGB, from 0 to 1. Images of 16 bits or floating
           point have one channel, divided by its largest value
     """
-    image = decode_file(file, _floats, "plot")
+
+    def decode(picture: Any) -> Tensor:
+        deep = _is_deep(picture)
+        pixels = np.array(picture if deep else picture.convert("RGB"), dtype=np.float32)
+        pixels = pixels[..., None] / (np.abs(pixels).max() or 1) if deep else pixels / 255
+        return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
+
+    image = decode_file(file, decode, "plot")
     height, width = image.shape[-2:]
     if size is None:
         return image.contiguous()
@@ -79,21 +77,11 @@ def read_image(file: str | Path, size: int | None = None) -> Tensor:
     return image[..., top : top + size, left : left + size].contiguous()
 
 
-def _floats(picture: Any) -> Tensor:
-    deep = _is_deep(picture)
-    pixels = np.array(picture if deep else picture.convert("RGB"), dtype=np.float32)
-    pixels = pixels[..., None] / (np.abs(pixels).max() or 1) if deep else pixels / 255
-    return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
-
-
 def photograph(size: int | None = None) -> Tensor:
     """Return a real color photograph, 512 x 512 pixels, bundled with the package.
 
     It is NASA's portrait of the astronaut Eileen Collins, in the public domain; ``data/README.md`` names the source.
-    Reading it needs Pillow (extra ``plot``).
-
-    Args:
-        size: Side of the center crop; the whole photograph by default.
+    Reading it needs Pillow (extra ``plot``); ``size`` is the side of a center crop.
 
     Shape:
         - Output: :math:`(1, 3, H, W)`, float32 in [0, 1], sRGB; ``H = W = size``
@@ -107,58 +95,44 @@ def photograph(size: int | None = None) -> Tensor:
 
 
 def read_pixels(file: str | Path, *, deep: bool = False, size: tuple[int, int] | None = None) -> Tensor:
-    """Read an image as three channels. Grays are repeated, palettes looked up, transparency is dropped.
+    """Read an image as ``(3, H, W)`` bytes. Grays are repeated, palettes looked up, transparency is dropped.
 
-    Args:
-        file: the image; of several frames, the first.
-        deep: read images of 16 bits per pixel, too, as float32 from 0 to 1 (the largest number of 16 bits), and
-            of floating point as they are; then those of 8 bits become float32 as well. Otherwise they are refused.
-            Of color images with 16 bits per channel, Pillow reads the upper 8.
-        size: ``(height, width)`` to bring the image to, by bicubic resampling and a center crop.
-
-    Shape:
-        - Output: :math:`(3, H, W)`, uint8; float32 with ``deep``
+    Images of more than 8 bits per pixel are refused, unless ``deep``: then 8 and 16 bits become float32 from 0 to 1,
+    and floating point stays as it is. Of color images with 16 bits per channel, Pillow reads the upper 8. ``size`` is
+    the height and width to bring the image to, by bicubic resampling and a center crop.
     """
-    return decode_file(file, lambda picture: _pixels(picture, deep, size))
-
-
-def _pixels(picture: Any, deep: bool, size: tuple[int, int] | None) -> Tensor:
-    if _is_deep(picture) and not deep:
-        raise Refused(
-            f"has more than 8 bits per pixel (mode {picture.mode}); read it with deep=True, as float32, or convert it"
-        )
     pillow = require("PIL.Image", "train")
-    if _is_deep(picture):
-        values = np.array(picture).astype(np.float32)
-        if picture.mode.startswith("I"):
-            if values.min() < 0 or values.max() > 65535:
-                raise Refused("has numbers beyond 16 bits, of unknown range; convert it to 16 bits or floating point")
-            values = values / np.float32(65535)
-        picture = pillow.fromarray(values)
-    else:
-        picture = picture.convert("RGB")
-    if size is not None:
-        picture = require("PIL.ImageOps", "train").fit(picture, size[::-1], pillow.Resampling.BICUBIC)
-    pixels = torch.from_numpy(np.array(picture))
-    pixels = pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-    return to_unit(pixels).contiguous() if deep else pixels.contiguous()
+
+    def decode(picture: Any) -> Tensor:
+        if not _is_deep(picture):
+            picture = picture.convert("RGB")
+        elif not deep:
+            raise Refused(f"has more than 8 bits per pixel (mode {picture.mode}); read it with deep=True or convert it")
+        else:
+            values = np.array(picture).astype(np.float32)
+            if picture.mode.startswith("I"):
+                if values.min() < 0 or values.max() > 65535:
+                    raise Refused("has numbers beyond 16 bits; convert it to 16 bits or floating point")
+                values = values / np.float32(65535)
+            picture = pillow.fromarray(values)
+        if size is not None:
+            picture = require("PIL.ImageOps", "train").fit(picture, size[::-1], pillow.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(picture))
+        pixels = pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+        return to_unit(pixels).contiguous() if deep else pixels.contiguous()
+
+    return decode_file(file, decode)
 
 
 def read_mask(file: str | Path) -> Tensor:
-    """Read a mask as class numbers: grays of 1, 8 or 16 bits as they are, palette images by their indices.
+    """Read a mask as class numbers, int64: grays of 1, 8 or 16 bits as they are, palette images by their indices."""
 
-    Shape:
-        - Output: :math:`(H, W)`, int64
-    """
-    return decode_file(file, _class_numbers)
+    def decode(picture: Any) -> Tensor:
+        if picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I"):
+            raise Refused(f"is no mask: it has mode {picture.mode}; masks are gray or palette images of class numbers")
+        return torch.from_numpy(np.array(picture).astype(np.int64))
 
-
-def _class_numbers(picture: Any) -> Tensor:
-    if picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I"):
-        raise Refused(
-            f"is no mask: it has mode {picture.mode}, where one class number per pixel is expected (gray or palette)"
-        )
-    return torch.from_numpy(np.array(picture).astype(np.int64))
+    return decode_file(file, decode)
 
 
 def sides(size: int | tuple[int, int] | None, name: str) -> tuple[int, int] | None:

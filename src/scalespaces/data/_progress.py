@@ -22,7 +22,7 @@ class Progress:
         return self
 
     def add(self, amount: int = 1) -> None:
-        """Count this much more as done."""
+        """Count as done."""
         self.done += amount
         now = time.monotonic()
         if now - self.last >= (0.2 if self.terminal else 30):

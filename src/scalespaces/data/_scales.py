@@ -12,14 +12,11 @@ from scalespaces.data._keys import ArrayImages, keyed_generator
 from scalespaces.data._progress import progress
 
 Span = tuple[float, float]
-Place = Literal["center", "random"]
+Plan = Sequence[tuple[str, int, float | Span]]  # the name, the part of the split and the scale of each set
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """The 1,797 handwritten digits that come with scikit-learn (extra ``demo``): no download.
-
-    Shape:
-        - Output: images :math:`(1797, 8, 8)`, uint8 from 0 to 255 (16 steps); labels :math:`(1797,)`
+    """The 1,797 handwritten digits that come with scikit-learn (extra ``demo``), and their labels: no download.
 
     Example:
         >>> images, labels = digits()
@@ -45,18 +42,14 @@ def mnist_scale(
     digits differ from SESN's.
 
     Args:
-        images: all digits, ``(N, H, W)``, uint8.
-        labels: ``(N,)``.
+        images, labels: all digits, ``(N, H, W)`` uint8, and their classes, ``(N,)``.
         seed: of the split and the scales.
         counts: of train, valid and test; 10,000, 2,000 and 50,000, or in these proportions if there are fewer.
         scales: their range.
-
-    Returns:
-        The sets ``train``, ``valid`` and ``test``.
     """
     plan = [(name, part, scales) for part, name in enumerate(("train", "valid", "test"))]
     counts = _shares((10_000, 2_000, 50_000), len(labels)) if counts is None else counts
-    return _rescaled_sets(images, labels, plan, counts, seed, canvas=images.shape[-1], antialias=False)
+    return _rescaled_sets(images, labels, plan, counts, seed, images.shape[-1], antialias=False)
 
 
 def unseen_scales(
@@ -66,7 +59,7 @@ def unseen_scales(
     tests: Sequence[float | Span],
     *,
     canvas: int,
-    place: Place = "center",
+    place: Literal["center", "random"] = "center",
     counts: Sequence[int] | None = None,
     seed: int = 0,
 ) -> dict[str, ArrayImages]:
@@ -75,14 +68,12 @@ def unseen_scales(
     Every test set shows the same objects, so that the sets differ in scale alone.
 
     Args:
-        images: all, ``(N, H, W)``, uint8.
-        labels: ``(N,)``.
+        images, labels, seed: as in :func:`mnist_scale`.
         train: scale of the training and validation images relative to ``images``, or its range.
         tests: scale or range of each test set.
         canvas: side of the results; objects that do not fit are cut off.
         place: in the center, or anywhere the image fits.
         counts: of train, valid and test; 50,000, 10,000 and 10,000, or in these proportions if there are fewer.
-        seed: of the split, scales and places.
 
     Returns:
         The sets ``train``, ``valid`` and, for each of the scales, ``test_{scale}`` or ``test_{low}-{high}``.
@@ -95,10 +86,10 @@ def unseen_scales(
     shown = ["-".join(f"{s:g}" for s in scale) if isinstance(scale, tuple) else f"{scale:g}" for scale in tests]
     if len(set(shown)) < len(shown):
         raise ValueError(f"test scales must differ, got {', '.join(shown)}")
-    plan: list[tuple[str, int, float | Span]] = [("train", 0, train), ("valid", 1, train)]
-    plan += [(f"test_{name}", 2, scale) for name, scale in zip(shown, tests, strict=True)]
+    test_sets = [(f"test_{name}", 2, scale) for name, scale in zip(shown, tests, strict=True)]
+    plan = [("train", 0, train), ("valid", 1, train), *test_sets]
     counts = _shares((50_000, 10_000, 10_000), len(labels)) if counts is None else counts
-    return _rescaled_sets(images, labels, plan, counts, seed, canvas=canvas, place=place)
+    return _rescaled_sets(images, labels, plan, counts, seed, canvas, random=place == "random")
 
 
 def _shares(usual: Sequence[int], available: int) -> list[int]:
@@ -108,18 +99,15 @@ def _shares(usual: Sequence[int], available: int) -> list[int]:
 def _rescaled_sets(
     images: np.ndarray,
     labels: np.ndarray,
-    plan: Sequence[tuple[str, int, float | Span]],
+    plan: Plan,
     counts: Sequence[int],
     seed: int,
-    *,
     canvas: int,
-    place: Place = "center",
+    *,
+    random: bool = False,
     antialias: bool = True,
 ) -> dict[str, ArrayImages]:
-    """Split images, and make each set of a plan: its name, its part of the split, its scale or range of scales.
-
-    What is drawn for an image depends on the seed, the part and its index in the part alone.
-    """
+    """Split images, and make the sets of a plan. An image's draws depend on the seed, the part and its index in it."""
     chosen, sets = split_classes(labels, counts, seed), {}
     for name, part, scale in plan:
         low, high = scale if isinstance(scale, tuple) else (scale, scale)
@@ -131,7 +119,7 @@ def _rescaled_sets(
             image, generator = images[chosen[part][i]], keyed_generator(seed * 3 + part, 0, i)
             scales[i] = generator.uniform(low, high)
             # Anywhere the whole image fits, or in the center.
-            room = [max(0.0, canvas - n * float(scales[i])) / 2 * (place == "random") for n in image.shape]
+            room = [max(0.0, canvas - n * float(scales[i])) / 2 * random for n in image.shape]
             top, left = (generator.uniform(-r, r) for r in room)
             shown[i] = rescale(image, float(scales[i]), canvas, (top, left), antialias=antialias)
         sets[name] = ArrayImages(shown, labels[chosen[part]], scales=scales)
@@ -139,13 +127,7 @@ def _rescaled_sets(
 
 
 def split_classes(labels: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
-    """Draw disjoint sets of these sizes at random, each with all classes in their proportions.
-
-    Example:
-        >>> a, b = split_classes(np.arange(100) % 10, [20, 50], seed=0)
-        >>> len(a), len(b), len(set(a) & set(b))
-        (20, 50, 0)
-    """
+    """Draw disjoint sets of these sizes at random, each with all classes in their proportions."""
     if min(counts) < 0 or sum(counts) > len(labels):
         raise ValueError(f"cannot draw {' + '.join(map(str, counts))} of {len(labels)} samples; ask for fewer")
     generator = np.random.default_rng(seed)
@@ -163,20 +145,10 @@ def split_classes(labels: np.ndarray, counts: Sequence[int], seed: int) -> list[
 def rescale(
     image: np.ndarray, scale: float, canvas: int, shift: tuple[float, float] = (0, 0), *, antialias: bool = True
 ) -> np.ndarray:
-    """Show an image ``scale`` times its size in the middle of a black canvas, by bicubic interpolation.
+    """Show a gray image ``scale`` times its size, not rounded to whole pixels, in the middle of a black canvas.
 
-    Args:
-        image: ``(H, W)``, uint8.
-        scale: any number above 0; not rounded to whole pixels.
-        canvas: side of the result.
-        shift: rows and columns from the middle.
-        antialias: widen the kernel when scaling down (Pillow's ``resize``), or do not (its ``transform``, which SESN
-            made MNIST-scale with).
-
-    Example:
-        >>> image = np.full((8, 8), 255, dtype=np.uint8)
-        >>> (rescale(image, 2, 32) > 127).sum()
-        np.int64(256)
+    Interpolation is bicubic. ``shift`` is the rows and columns from the middle. With ``antialias``, the kernel is wider
+    when scaling down (Pillow's ``resize``); without, it is not (its ``transform``, as in SESN).
     """
     if not scale > 0:
         raise ValueError(f"scale must be above 0, got {scale}")
