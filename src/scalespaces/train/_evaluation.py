@@ -11,13 +11,12 @@ from importlib.metadata import version
 from typing import Any
 
 from scalespaces._tables import text_table
-from scalespaces.theory._arguments import check_choice
 
 METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}
 """What is done about scale, and its name behind the network's: nothing, the mean over scales, the most certain one."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """One network at one scale."""
 
@@ -51,33 +50,26 @@ class Evaluation:
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts about the networks
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        found = next(row.metrics for row in self.rows if row.metrics is not None)
-        return tuple(name for name in found if name != "per_class")
-
-    def lines(self, metric: str | None = None) -> dict[str, list[tuple[float, float | None]]]:
-        """A metric over scales, by network and method; by set, too, if several sets were resized several times."""
-        metric = check_choice("metric", metric or self.metric, self.metrics())
+    def lines(self) -> dict[str, list[tuple[float, float | None]]]:
+        """The metric over scales, by network and method; by set, too, if several sets were resized several times."""
         apart = len({row.split for row in self.rows}) > 1 and len({row.resize for row in self.rows}) > 1
         lines: dict[str, list[tuple[float, float | None]]] = {}
         for row in self.rows:
             label = f"{row.label}, {row.split}" if apart else row.label
-            lines.setdefault(label, []).append((row.scale, row.value(metric)))
+            lines.setdefault(label, []).append((row.scale, row.value(self.metric)))
         return {label: sorted(points, key=lambda point: point[0]) for label, points in lines.items()}
 
-    def table(self, metric: str | None = None) -> str:
-        """A metric, with a row for each network and method, a column for each scale, and the median cost."""
-        metric = check_choice("metric", metric or self.metric, self.metrics())
+    def __str__(self) -> str:
+        """The metric, with a row for each network and method, a column for each scale, and the median cost."""
         points = sorted({(row.scale, row.split, row.resize) for row in self.rows})
         ambiguous = len({scale for scale, _, _ in points}) < len(points)
         heads = [f"{split} x{resize:g}" if ambiguous else f"{scale:g}" for scale, split, resize in points]
         cells: dict[str, dict[Any, Row]] = {}
         for row in self.rows:
             cells.setdefault(row.label, {})[row.scale, row.split, row.resize] = row
-        lines = [[metric, *heads, "cost"]]
+        lines = [[self.metric, *heads, "cost"]]
         for label, found in cells.items():
-            values = [found[point].value(metric) for point in points]
+            values = [found[point].value(self.metric) for point in points]
             costs = [row.cost for row in found.values() if row.cost is not None]
             cost = f"{statistics.median(costs):.2f}x" if costs else "-"
             lines.append([label, *("-" if value is None else f"{value:.4f}" for value in values), cost])
@@ -99,12 +91,11 @@ class Evaluation:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["model", "method", "split", "resize", "scale", "metric", "value"])
+        found = next(row.metrics for row in self.rows if row.metrics is not None)
+        names = [name for name in found if name != "per_class"]
         for row in self.rows:
-            values = {name: row.value(name) for name in self.metrics()}
+            values = {name: row.value(name) for name in names}
             values |= {"seconds_per_image": row.seconds_per_image, "cost": row.cost}
             for name, value in values.items():
                 writer.writerow([row.model, row.method, row.split, row.resize, row.scale, name, value])
         return text.getvalue()
-
-    def __str__(self) -> str:
-        return self.table()
