@@ -26,7 +26,7 @@ from scalespaces.data._progress import progress
 from scalespaces.models._source import build
 from scalespaces.train import _predict as predict
 from scalespaces.train._levels import LevelPool
-from scalespaces.train._palette import Color, palette
+from scalespaces.train._predict import Color, palette
 
 Skipped = dict[str, str] | None
 """Files that cannot be used and the reasons; None if they are errors."""

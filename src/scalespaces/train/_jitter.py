@@ -25,10 +25,6 @@ def draw_scales(
     """A factor between ``low`` and ``high``, log-uniform, for each sample: a function of seed, epoch and index alone.
 
     The random numbers differ from those of ``keyed_generator`` for the same key. They are float64, on the CPU.
-
-    Example:
-        >>> draw_scales([3, 14], epoch=0) == draw_scales([14, 3], epoch=0).flip(0)
-        tensor([True, True])
     """
     check_real("low", low, "> 0", lambda s: s > 0)
     check_real("high", high, f">= low, which is {low:g}", lambda s: s >= low)
@@ -41,9 +37,8 @@ def zoom(images: Tensor, factors: Tensor, fill: Fill = "zeros") -> Tensor:
     r"""Resize each image of a batch about its center, by a factor of its own, on the same canvas.
 
     Pixel :math:`z` is the mean of the image around :math:`c + (z - c) / a`, weighted with a triangle two pixels wide:
-    pixels of the image or of the result, whichever are larger. That is antialiased bilinear interpolation, computed as
-    a product with one matrix for each axis.
-    Outside of an image there are ``"zeros"``, or its mirror image (``"reflect"``).
+    pixels of the image or of the result, whichever are larger. That is antialiased bilinear interpolation, as one
+    matrix for each axis. Outside of an image there are ``"zeros"``, or its mirror image (``"reflect"``).
 
     Example:
         >>> zoom(torch.ones(1, 1, 8, 8), torch.tensor([0.5])).sum()
@@ -56,12 +51,7 @@ def zoom(images: Tensor, factors: Tensor, fill: Fill = "zeros") -> Tensor:
 
 
 def zoom_masks(masks: Tensor, factors: Tensor, ignore_index: int = 255) -> Tensor:
-    """Resize masks as :func:`zoom` resizes their images: the nearest pixel, and ``ignore_index`` outside.
-
-    Example:
-        >>> zoom_masks(torch.tensor([[[0, 1, 2, 3]]]), torch.tensor([0.5]))
-        tensor([[[255,   1,   3, 255]]])
-    """
+    """Resize masks as :func:`zoom` resizes their images: the nearest pixel, and ``ignore_index`` outside."""
     rows, columns = (_origins(n, factors.double()).add(0.5).floor().long().to(masks.device) for n in masks.shape[1:])
     (height, width), rows, columns = masks.shape[1:], rows.unsqueeze(2), columns.unsqueeze(1)
     nearest = masks.gather(1, rows.clamp(0, height - 1).expand_as(masks))
@@ -85,8 +75,6 @@ def _weights(n: int, factors: Tensor, fill: Fill, like: Tensor) -> Tensor:
     width = (1 / factors).clamp(min=1)[:, None, None]
     weights = (1 - (place - _origins(n, factors).unsqueeze(2)).abs() / width).clamp(min=0)
     weights = weights / weights.sum(2, keepdim=True)
-    if fill == "zeros":
-        weights = weights[..., margin : margin + n]
-    else:
-        weights = weights @ F.one_hot(fold(place, n, "reflect"), n).to(weights)
+    mirrored = F.one_hot(fold(place, n, "reflect"), n).to(weights)
+    weights = weights[..., margin : margin + n] if fill == "zeros" else weights @ mirrored
     return weights.to(as_float(like).dtype)

@@ -17,19 +17,15 @@ How = Literal["mean", "select"]
 
 
 def rescale_batch(images: Tensor, scale: float) -> Tensor:
-    """Resize whole images by a factor: bicubic, antialiased where they shrink, clamped to the range of each image.
+    """Resize images ``(B, C, H, W)`` by a factor: bicubic, antialiased, clamped to the range of each image.
 
     Sides of n pixels get ``round(n * scale)``, at least 1. If neither changes, the images are returned as they are.
-
-    Shape:
-        - images: :math:`(B, C, H, W)`, floating point
-        - Output: :math:`(B, C, H', W')`
 
     Example:
         >>> rescale_batch(torch.rand(2, 3, 96, 64), 0.5).shape
         torch.Size([2, 3, 48, 32])
     """
-    check_scale(scale)
+    check_scales([scale])
     size = tuple(max(1, round(n * scale)) for n in images.shape[2:])
     if size == images.shape[2:]:
         return images
@@ -43,11 +39,7 @@ class TooSmallError(ValueError):
 
 
 def at_scale(model: Callable[[Tensor], Tensor], images: Tensor, scale: float) -> Tensor:
-    """The log-probabilities of a network for resized images; those of pixels are resized back.
-
-    Raises:
-        TooSmallError: If the resized images are too small for the network.
-    """
+    """The log-probabilities of a network for resized images; those of pixels are resized back."""
     size, resized = images.shape[2:], rescale_batch(images, scale)
     try:
         logits = as_float(model(resized))
@@ -73,14 +65,7 @@ class MultiScale(nn.Module):
     :math:`\log \frac1n \sum_s p_s`. ``"select"`` selects a scale for every image: the one whose answer has the lowest
     entropy, :math:`-\sum_i p_s^i \log p_s^i`, averaged over pixels if every pixel has an answer.
 
-    Args:
-        model: from images to logits, ``(B, classes)`` or ``(B, classes, H, W)``.
-        scales: the factors, see :func:`rescale_batch`.
-        how: ``"mean"`` or ``"select"``.
-
-    Shape:
-        - Input: :math:`(B, C, H, W)`
-        - Output: log-probabilities, :math:`(B, classes)` or :math:`(B, classes, H, W)`
+    Answers are log-probabilities, ``(B, classes)`` or ``(B, classes, H, W)``.
 
     Example:
         >>> model = scalespaces.models.create_model("densenet").eval()
@@ -108,16 +93,11 @@ class MultiScale(nn.Module):
         return answer - math.log(len(self.scales)) if self.how == "mean" else answer
 
 
-def check_scale(scale: float) -> float:
-    """The scale, if it is above 0."""
-    return check_real("scale", scale, "> 0", lambda s: s > 0)
-
-
 def check_scales(scales: Sequence[float]) -> list[float]:
     """The scales, if there are any, and all are above 0."""
     if not scales:
         raise ValueError("scales has at least one scale, got none")
-    return [check_scale(scale) for scale in scales]
+    return [check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales]
 
 
 def as_float(x: Tensor) -> Tensor:
