@@ -21,8 +21,7 @@ from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, convert, create_model, load, save
 from scalespaces.models._source import build
 from scalespaces.plotting import plot_over_scales
-from scalespaces.train._evaluate import evaluate, num_levels, set_scale
-from scalespaces.train._evaluation import Evaluation, Row
+from scalespaces.train._evaluate import Evaluation, Row, evaluate, num_levels, set_scale
 from scalespaces.train._levels import answer
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._scales import rescale_batch

@@ -12,10 +12,10 @@ from training import metrics_of, small_run
 from scalespaces import data, models
 from scalespaces.data import _make as make
 from scalespaces.train._checkpoints import load_checkpoint
-from scalespaces.train._jitter import draw_scales, zoom, zoom_masks
 from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, make_network, train
+from scalespaces.train._scales import draw_scales, zoom, zoom_masks
 from scalespaces.train._tasks import Task
 
 

@@ -15,8 +15,7 @@ from torch.testing import assert_close
 
 from scalespaces.data._keys import keyed_generator
 from scalespaces.models import create_model
-from scalespaces.train._jitter import draw_scales, zoom, zoom_masks
-from scalespaces.train._scales import MultiScale, rescale_batch
+from scalespaces.train._scales import MultiScale, draw_scales, rescale_batch, zoom, zoom_masks
 
 # --- whole images ----------------------------------------------------------------------------------------------------
 

@@ -50,9 +50,7 @@ class Keeper(Checkpoint):
     training stops. (Lightning's own ``max_steps`` ends an epoch twice in a resumed run.)
     """
 
-    def __init__(
-        self, folder: Path, monitor: str, every: int, network: nn.Module, max_steps: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, monitor: str, every: int, network: nn.Module, max_steps: int | None) -> None:
         self.folder, self.monitor, self.every, self.max_steps = folder, monitor, every, max_steps
         self.best: float | None = None
         self.best_epoch: int | None = None
@@ -108,7 +106,7 @@ class Keeper(Checkpoint):
     def _save_network(self, trainer: Any) -> None:
         state = trainer.strategy.lightning_module_state_dict()  # gathered, where it is sharded
         if trainer.is_global_zero:
-            own = {key[8:]: value for key, value in state.items() if key.startswith("network.")}
+            own = {key.removeprefix("network."): value for key, value in state.items() if key.startswith("network.")}
             self._twin.load_state_dict(own, assign=True)  # in the precision they are in
             save(self._twin, self.folder / NETWORK)
 

@@ -7,7 +7,7 @@ A batch takes this path, for every network, method and scale::
                resizes masks    MultiScale:     answer, with its  every batch
                back             several scales  levels pooled
 
-``at_scale`` and ``MultiScale`` are in ``_scales``, ``class_scores`` in ``_predict``, rows in ``_evaluation``.
+``at_scale`` and ``MultiScale`` are in ``_scales``, ``class_scores`` in ``_predict``.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from scalespaces._tables import text_table
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Part
 from scalespaces.data._progress import Progress
 from scalespaces.models import Card, ScaleNetwork
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.train._batches import worker_options
-from scalespaces.train._evaluation import Evaluation, Row
 from scalespaces.train._levels import LevelPool
 from scalespaces.train._predict import (
     channels_of,
@@ -45,6 +47,82 @@ from scalespaces.train._scales import MultiScale, TooSmallError, at_scale, check
 
 Baselines = Literal["one-level", "all"]
 Method = Callable[[Tensor], Tensor]  # from images to logits
+METHODS = {
+    "plain": "",
+    "tta": " + TTA",
+    "select": " + selection",
+}  # what is done about scale, behind the network's name
+
+
+@dataclass
+class Row:
+    """One network at one scale."""
+
+    model: str
+    method: str  # one of METHODS
+    split: str
+    resize: float  # the factor by which images were resized
+    scale: float  # of the set, times the factor
+    images: int
+    metrics: dict[str, Any] | None = None  # None if the images were too small
+    seconds_per_image: float | None = None  # the median over batches
+    cost: float | None = None  # the same, relative to the first network of one level, or to the first one
+    note: str | None = None  # why there are no metrics
+
+    @property
+    def label(self) -> str:
+        """The network and what was done about scale."""
+        return self.model + METHODS[self.method]
+
+    def value(self, metric: str) -> float | None:
+        """A metric over all classes."""
+        return None if self.metrics is None else self.metrics[metric]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All that was measured: a row for each network, method, set and scale."""
+
+    rows: Sequence[Row]
+    metric: str  # the one that tables and plots show
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts about the networks
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> dict[str, list[tuple[float, float | None]]]:
+        """The metric over scales, by network and method; by set, too, if several sets were resized several times."""
+        apart = len({row.split for row in self.rows}) > 1 and len({row.resize for row in self.rows}) > 1
+        lines: dict[str, list[tuple[float, float | None]]] = {}
+        for row in self.rows:
+            label = f"{row.label}, {row.split}" if apart else row.label
+            lines.setdefault(label, []).append((row.scale, row.value(self.metric)))
+        return {label: sorted(points, key=lambda point: point[0]) for label, points in lines.items()}
+
+    def __str__(self) -> str:
+        """The metric, with a row for each network and method, a column for each scale, and the median cost."""
+        points = sorted({(row.scale, row.split, row.resize) for row in self.rows})
+        ambiguous = len({scale for scale, _, _ in points}) < len(points)
+        heads = [f"{split} x{resize:g}" if ambiguous else f"{scale:g}" for scale, split, resize in points]
+        cells: dict[str, dict[Any, Row]] = {}
+        for row in self.rows:
+            cells.setdefault(row.label, {})[row.scale, row.split, row.resize] = row
+        lines = [[self.metric, *heads, "cost"]]
+        for label, found in cells.items():
+            values = [found[point].value(self.metric) for point in points]
+            costs = [row.cost for row in found.values() if row.cost is not None]
+            cost = f"{statistics.median(costs):.2f}x" if costs else "-"
+            lines.append([label, *("-" if value is None else f"{value:.4f}" for value in values), cost])
+        notes = [f"- {row.label}, {row.split}: {row.note}" for row in self.rows if row.note is not None]
+        return "\n".join([text_table(lines), *notes])
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, classes and settings included, as plain values; None stands for an unknown one."""
+        return {
+            **{name: version(name) for name in ("scalespaces", "torch", "torchmetrics")},
+            "settings": dict(self.settings),
+            "metric": self.metric,
+            "models": {name: dict(about) for name, about in self.models.items()},
+            "results": [asdict(row) for row in self.rows],
+        }
 
 
 def evaluate(
@@ -123,11 +201,11 @@ def evaluate(
         for name, network in networks.items():
             one = num_levels(network) == 1
             plain = partial(class_scores, network, pixels=dense, pool="model" if one else pool, tile=tile)
-            methods[name] = {"plain": plain}
-            if tta and (one or baselines == "all"):
-                methods[name]["tta"] = MultiScale(plain, tta, "mean")
-            if select and (one or baselines == "all"):
-                methods[name]["select"] = MultiScale(plain, select, "select")
+            more = [("tta", tta, "mean"), ("select", select, "select")] if one or baselines == "all" else []
+            methods[name] = {
+                "plain": plain,
+                **{way: MultiScale(plain, given, how) for way, given, how in more if given},
+            }
         for method, given in (("tta", tta), ("select", select)):
             if given and not any(method in ways for ways in methods.values()):
                 raise ValueError(f"{method} is for networks of one level, and there is none; use baselines='all'")
@@ -165,12 +243,7 @@ def evaluate(
 
 
 def set_scale(name: str) -> float:
-    """The scale of a set named after it, the geometric mean of a range; 1 for other names.
-
-    Example:
-        >>> set_scale("test_0.5"), set_scale("test_1-4"), set_scale("test")
-        (0.5, 2.0, 1.0)
-    """
+    """The scale of a set named after it, test_0.5, or the geometric mean of a range, test_1-4; 1 for other names."""
     try:
         low, _, high = name.rpartition("_")[2].partition("-")
         scale = math.sqrt(float(low) * float(high or low))

@@ -33,10 +33,9 @@ def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
 
 
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
-    r"""The cross-entropy, summed over all targets that are not ignored.
+    """The cross-entropy, summed over all targets that are not ignored.
 
-    ``"answer"`` supervises the network's own answer; ``"mean"`` the mean of its levels' logits, so that every level
-    learns; ``"apart"`` every level by itself: the loss is the mean of :math:`S` losses.
+    Of the network's own answer; of the ``"mean"`` of its levels' logits; or the mean of that of every level ``"apart"``.
     """
     check_choice("supervise", how, get_args(Supervision))
     if how == "apart":

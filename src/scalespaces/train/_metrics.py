@@ -67,7 +67,7 @@ class _Metrics(nn.Module):
 
 
 class ClassificationMetrics(_Metrics):
-    r"""Accuracy, area under the ROC curve, and negative log-likelihood of classes of images.
+    """Accuracy, area under the ROC curve, and negative log-likelihood of classes of images.
 
     For two classes, ``auroc`` is that of class 1's probability; for more, the mean over classes of each one against the
     rest. ``nll`` is the mean cross-entropy, in nats. Each class has its accuracy (recall), its ``auroc`` and its
@@ -75,13 +75,6 @@ class ClassificationMetrics(_Metrics):
 
     A metric is None if it is undefined or not finite. Scores that are NaN count as 0.
     Logits are ``(B, classes)`` and targets ``(B,)``.
-
-    Example:
-        >>> metrics = ClassificationMetrics(2, ["cat", "dog"])
-        >>> metrics.update(torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 0, 1]))
-        >>> found = metrics.compute()
-        >>> found["auroc"], found["per_class"]["dog"]
-        (1.0, {'accuracy': 0.5, 'auroc': 1.0, 'support': 2})
     """
 
     names = ("accuracy", "auroc", "nll")
@@ -122,25 +115,14 @@ class ClassificationMetrics(_Metrics):
 class SegmentationMetrics(_Metrics):
     r"""Average precision, intersection over union and accuracy of classes of pixels.
 
-    ``average_precision`` is the mean over classes of each one against the rest,
-
-    .. math:: \mathrm{AP} = \sum_n (R_n - R_{n+1}) P_n
-
-    with precision :math:`P_n` and recall :math:`R_n` of the pixels whose probability is at least
-    :math:`n / (\mathtt{thresholds} - 1)`. Probabilities are counted in as many bins, so memory does not grow with the
-    number of pixels. ``mean_iou`` is the mean over classes of the intersection of the true and the predicted pixels,
-    divided by their union. Each class has ``average_precision``, ``iou`` and support, the number of its pixels. Means
-    leave out classes that do not occur.
+    ``average_precision`` is the mean over classes of :math:`\sum_n (R_n - R_{n+1}) P_n`, with precision :math:`P_n`
+    and recall :math:`R_n` of the pixels whose probability is at least :math:`n / (\mathtt{thresholds} - 1)`.
+    Probabilities are counted in as many bins, so memory does not grow with the number of pixels. ``mean_iou`` is the
+    mean over classes of the intersection of the true and the predicted pixels, divided by their union. Each class has
+    ``average_precision``, ``iou`` and support, the number of its pixels. Means leave out classes that do not occur.
 
     A metric is None if it is undefined. Scores that are NaN count as 0. Pixels of the class ``ignore_index`` do not
     count. Logits are ``(B, classes, H, W)`` and targets ``(B, H, W)``.
-
-    Example:
-        >>> metrics = SegmentationMetrics(2, ["road", "sky"])
-        >>> metrics.update(torch.tensor([[[[9.0, 9.0]], [[0.0, 0.0]]]]), torch.tensor([[[0, 255]]]))
-        >>> found = metrics.compute()
-        >>> found["mean_iou"], found["per_class"]["sky"]
-        (1.0, {'average_precision': None, 'iou': None, 'support': 0})
     """
 
     names = ("average_precision", "mean_iou", "accuracy")
@@ -174,10 +156,7 @@ class SegmentationMetrics(_Metrics):
 
 
 class Histograms(torchmetrics.Metric):
-    """Histograms of probabilities, for the pixels of each class and for all others: average precision in one pass.
-
-    torchmetrics takes one pass for each threshold: two orders of magnitude slower for 200 thresholds.
-    """
+    """Average precision in one pass; torchmetrics takes one for each threshold, a hundred times slower for 200."""
 
     counts: Tensor
 

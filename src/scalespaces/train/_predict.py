@@ -107,29 +107,24 @@ def predict_classes(
     equal size are seen at once. Files that cannot be used are errors, or are added to ``skipped`` with the reason.
     """
     waiting: list[tuple[File, Tensor]] = []
+
+    def answers() -> Iterator[tuple[File, Tensor]]:
+        found: dict[int, Tensor] = {}
+        for group in same_shape([image for _, image in waiting]):
+            with skipping([waiting[i][0] for i in group], skipped), named(*waiting[group[0]]):
+                some = _probabilities(model, torch.stack([waiting[i][1] for i in group]), pool, False).cpu()
+                found |= dict(zip(group, some, strict=True))
+        for i in sorted(found):
+            with skipping([waiting[i][0]], skipped), named(*waiting[i]):
+                yield waiting[i][0], check_finite(found[i])
+        waiting.clear()
+
     for file in files:
         with skipping([file], skipped):
             waiting.append((file, to_input(model, read_channels(file, channels_of(model), size))))
         if len(waiting) == batch or sum(image[0].numel() for _, image in waiting) >= WHOLE:
-            yield from _classes(model, waiting, pool, skipped)
-            waiting = []
-    yield from _classes(model, waiting, pool, skipped)
-
-
-def _classes(
-    model: nn.Module, waiting: Sequence[tuple[File, Tensor]], pool: LevelPool, skipped: dict[str, str] | None
-) -> Iterator[tuple[File, Tensor]]:
-    """The probabilities of images that may differ in size, in their order."""
-    files, images = [file for file, _ in waiting], [image for _, image in waiting]
-    found: dict[int, Tensor] = {}
-    for group in same_shape(images):
-        first = group[0]
-        with skipping([files[i] for i in group], skipped), named(files[first], images[first]):
-            some = _probabilities(model, torch.stack([images[i] for i in group]), pool, False).cpu()
-            found |= dict(zip(group, some, strict=True))
-    for i in sorted(found):
-        with skipping([files[i]], skipped), named(files[i], images[i]):
-            yield files[i], check_finite(found[i])
+            yield from answers()
+    yield from answers()
 
 
 def class_scores(model: nn.Module, images: Tensor, pixels: bool, pool: LevelPool, tile: Any = None) -> Tensor:
@@ -154,25 +149,18 @@ def predict_rows(
     batch: int = 8,
     pool: LevelPool = "model",
 ) -> Iterator[Tensor]:
-    """The probabilities of the classes at every pixel, some rows at a time from the top; few of them are in memory.
+    """The probabilities at every pixel, ``(classes, h, W)``, some rows at a time from the top: few are in memory.
 
-    The image is seen whole or through windows that overlap. Where they do, their probabilities are blended with weights
-    that fall off linearly from the middle. The outer quarter of an overlap does not count, since it is near the border
-    of a window. So windows make no difference if the network sees no further than that from a pixel, and has no steps
-    longer than that or than 64 pixels.
+    The image, normalized, is seen whole or through windows that overlap. Where they do, their probabilities are blended
+    with weights that fall off linearly from the middle. The outer quarter of an overlap does not count, since it is
+    near the border of a window. So windows make no difference if the network sees no further than that from a pixel,
+    and has no steps longer than that or than 64 pixels.
 
     Args:
-        model: from images to logits of every pixel, in evaluation mode.
-        image: as the model takes it: normalized, on its device.
         tile: side of the windows, or ``(height, width)``; up to 63 pixels more, so that they start at multiples of 64.
             By default, images of up to four million pixels are seen whole, and others in windows of 1024.
         overlap: of the windows, in pixels; by default a quarter of ``tile``.
         batch: number of windows seen at once, as long as they have no more than four million pixels.
-        pool: as in :func:`predict`.
-
-    Shape:
-        - image: :math:`(C, H, W)`
-        - Output: :math:`(classes, h, W)`, with heights :math:`h` that add up to :math:`H`
     """
     height, width = image.shape[1:]
     tiles = sides(tile, "tile") or ((height, width) if height * width <= WHOLE else (TILE, TILE))
@@ -228,9 +216,6 @@ class _Axis:
         self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
 
 
-# --- what goes in ----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, and back."""
@@ -252,8 +237,8 @@ def channels_of(model: nn.Module) -> int:
 
 def device_called(name: str) -> torch.device:
     """The device of that name; the best there is for ``"auto"``."""
-    known = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    there = [kind for kind in known if known[kind]]
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = [kind for kind in found if found[kind]]
     device = there[0] if name == "auto" else name
     if device.partition(":")[0] not in there:
         raise ValueError(f"there is no device {name!r} here; use auto or one of {', '.join(there)}")
@@ -288,9 +273,6 @@ def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
     for i, image in enumerate(images):
         groups.setdefault(image.shape, []).append(i)
     return groups.values()
-
-
-# --- what comes out --------------------------------------------------------------------------------------------------
 
 
 def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
@@ -339,12 +321,7 @@ def check_finite(probabilities: Tensor) -> Tensor:
 
 
 def palette(classes: Sequence[str]) -> tuple[Color, ...]:
-    """A color for each class: Cityscapes' own for its classes; for others, evenly spread hues in three shades.
-
-    Example:
-        >>> palette(["background", "cell"])
-        ((255, 51, 51), (36, 178, 178))
-    """
+    """A color for each class: Cityscapes' own for its classes; for others, evenly spread hues in three shades."""
     if tuple(classes) == tuple(CLASSES):
         return tuple((r, g, b) for r, g, b in map(bytes.fromhex, _CITYSCAPES.split()))
     shades = ((0.8, 1.0), (0.8, 0.7), (0.5, 0.85))

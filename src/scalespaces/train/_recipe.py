@@ -159,10 +159,8 @@ class TrainerOptions:
     valid_batches: int | None = None
 
     def __post_init__(self) -> None:
-        numbers = ("epochs", "max_steps", "devices", "nodes", "accumulate", "patience", "checkpoint_every", "log_every")
-        for name in (*numbers, "valid_batches"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
+        for name, value in vars(self).items():
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"trainer.{name} is at least 1, got {value}")
 
 

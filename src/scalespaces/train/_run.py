@@ -33,6 +33,7 @@ from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
 from scalespaces.train._data import class_names, num_classes, open_split
 from scalespaces.train._levels import answer
+from scalespaces.train._predict import evaluating
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._tasks import Task
 
@@ -97,7 +98,12 @@ def train(
             old += [LAST, BEST, NETWORK, METRICS, RESULT, "tensorboard/events.*"]
         for file in [file for pattern in old for file in out.glob(pattern)]:
             file.unlink(missing_ok=True)
-        _describe(recipe, out)
+        recipe.save(out / RECIPE)
+        versions = {"python": platform.python_version(), "platform": platform.platform(), "seed": recipe.seed}
+        for name in ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "h5py", "safetensors"):
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
+        write_json(out / VERSIONS, versions | {"threads": torch.get_num_threads(), "cuda": torch.version.cuda})
     try:
         with _without_advice():
             trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
@@ -147,13 +153,11 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
     """Find out whether the network takes the images and knows the classes, before anything runs."""
     height, width = recipe.data.crop or image.shape[1:]
     image = image[:, :height, :width]
-    network.eval()
-    with torch.no_grad():
-        try:
+    try:
+        with evaluating(network), torch.no_grad():
             logits = answer(network, Card.of(network).normalize(to_unit(image[None])), recipe.levels.pool)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise ValueError(f"model: it does not take images of {tuple(image.shape)}: {error}") from error
-    network.train()
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ValueError(f"model: it does not take images of {tuple(image.shape)}: {error}") from error
     if not isinstance(logits, Tensor):
         raise ValueError(f"model: networks answer with a tensor of logits, got a {type(logits).__name__}")
     expected = (1, classes, *image.shape[1:]) if recipe.data.segmentation else (1, classes)
@@ -232,17 +236,14 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
 
 
 def _rejoin(recipe: Recipe) -> None:
-    """Connect to the other processes after torchrun has restarted them all.
-
-    Its store may outlive them and hold the addresses of the old processes, so the keys get a new prefix.
-    """
+    """Connect to the other processes after torchrun has restarted them all."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if attempt == "0" or distributed.is_initialized():
         return
     cuda = recipe.trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    store, rank, processes = next(rendezvous("env://"))
+    store, rank, processes = next(rendezvous("env://"))  # may still hold the addresses of the old processes
     keys = PrefixStore(f"attempt_{attempt}", store)
     distributed.init_process_group("nccl" if cuda else "gloo", store=keys, rank=rank, world_size=processes)
 
@@ -280,16 +281,6 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
         way = f"it has no {LAST} to resume from" if resume else "--resume continues it"
         raise FileExistsError(f"{str(out)!r} holds a run already; {way}, --force starts over")
     return None
-
-
-def _describe(recipe: Recipe, out: Path) -> None:
-    """Write the recipe and the versions of the software."""
-    recipe.save(out / RECIPE)
-    versions = {"python": platform.python_version(), "platform": platform.platform(), "seed": recipe.seed}
-    for name in ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "h5py", "safetensors"):
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    write_json(out / VERSIONS, versions | {"threads": torch.get_num_threads(), "cuda": torch.version.cuda})
 
 
 @contextmanager

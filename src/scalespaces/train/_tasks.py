@@ -16,22 +16,19 @@ from scalespaces.data._augment import PCamAugment
 from scalespaces.models import Card, ScaleNetwork
 from scalespaces.theory._arguments import check_choice
 from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
-from scalespaces.train._jitter import draw_scales, zoom, zoom_masks
 from scalespaces.train._levels import supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._predict import class_scores
 from scalespaces.train._recipe import Recipe
+from scalespaces.train._scales import draw_scales, zoom, zoom_masks
 
 
 class Task(pl.LightningModule):
-    r"""Classification of images, or of their pixels, with all that is random keyed by (seed, epoch, sample).
+    """Classification of images, or of their pixels, with all that is random keyed by (seed, epoch, sample).
 
-    The loss is the mean cross-entropy over all targets of a batch that are not ignored, on whatever device they are:
-
-    .. math:: L = \frac{\sum_p \sum_{i \in p} \ell_i}{\sum_p n_p}
-
-    over processes :math:`p`. Dropout in batch :math:`b` of epoch :math:`e` is drawn from a generator that is a function
-    of (seed, e, b, p), so that a resumed run continues with the same numbers. The network's card normalizes images.
+    The loss is the mean cross-entropy over all targets of a batch that are not ignored, on whatever device they are.
+    Dropout is drawn from a generator that is a function of (seed, epoch, batch, process), so that a resumed run
+    continues with the same numbers. The network's card normalizes images.
     """
 
     trainer: Any
