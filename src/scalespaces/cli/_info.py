@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import scalespaces
 from scalespaces import models
-from scalespaces._files import prepare
+from scalespaces._files import prepare, write_json
 from scalespaces.cli._arguments import Parser, positive, sampling
-from scalespaces.cli._output import write_json
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS
 from scalespaces.functional._pool import WINDOWS
@@ -62,8 +61,7 @@ def _run(args: argparse.Namespace) -> None:
     model = models.create_model(args.model, in_channels=shape[0], **said)
     summary, others = models.summarize(model, shape), {}
     if found.baseline is not None:
-        classes = model.config["num_classes"]
-        plain = models.create_model(found.baseline, in_channels=shape[0], num_classes=classes)
+        plain = models.create_model(found.baseline, in_channels=shape[0], num_classes=model.config["num_classes"])
         others[found.baseline] = models.summarize(plain, shape)
     document = {
         "scalespaces": scalespaces.__version__,
@@ -82,3 +80,4 @@ def _run(args: argparse.Namespace) -> None:
     print("\nshape: [levels, height, width, channels], at level 0; MiB: the outputs of all layers, float32, one image")
     if path is not None:
         write_json(path, document)
+        print(f"\nwrote {path}")

@@ -28,8 +28,7 @@ from scalespaces.train import _predict as predict
 from scalespaces.train._levels import LevelPool
 from scalespaces.train._predict import Color, palette
 
-Skipped = dict[str, str] | None
-"""Files that cannot be used and the reasons; None if they are errors."""
+Skipped = dict[str, str] | None  # files that cannot be used and the reasons; None if they are errors
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -73,8 +72,7 @@ def _run(args: argparse.Namespace) -> None:
     files, out = _find(args.images), Path(args.out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         refuse_existing([out], args.force)
-    source = None if args.model is None else build(args.model)
-    model = models.load(args.file, source, device=predict.device_called(args.device))
+    model = models.load(args.file, args.model and build(args.model), device=predict.device_called(args.device))
     classes, pixels = predict.describe_answers(model)
     skipped: Skipped = {} if args.skip_errors else None
     write = _write_masks if pixels else _write_table
@@ -146,18 +144,16 @@ def _write_masks(
     out, colors = Path(args.out), palette(classes)
     if out.is_file():
         raise NotADirectoryError(f"masks go into a folder, and {args.out!r} is a file")
-    suffixes = {"mask": ".png"} | ({"overlay": ".overlay.png"} if args.overlay else {})
-    suffixes |= {"probabilities": ".npy"} if args.probabilities else {}
+    suffixes = {"mask": ".png", "overlay": ".overlay.png", "probabilities": ".npy"}
     targets: dict[Path, dict[str, Path]] = {}
     taken: dict[Path, Path] = {}
     for file, name in files.items():
-        targets[file] = {kind: out / name.with_name(name.stem + suffix) for kind, suffix in suffixes.items()}
+        wanted = [kind for kind in suffixes if kind == "mask" or getattr(args, kind)]
+        targets[file] = {kind: out / name.with_name(name.stem + suffixes[kind]) for kind in wanted}
         for target in targets[file].values():
-            other = taken.setdefault(target, file)
-            if other != file:
-                raise ValueError(
-                    f"{str(other)!r} and {str(file)!r} would both be written as {str(target)!r}; predict them apart"
-                )
+            if (other := taken.setdefault(target, file)) != file:
+                both = f"{str(other)!r} and {str(file)!r}"
+                raise ValueError(f"{both} would both be written as {str(target)!r}; predict them apart")
     _refuse_sources(args, files, [*taken, out / "legend.json"])
     images: dict[str, Any] = {}
     for file in progress(files, "predicting"):

@@ -51,7 +51,7 @@ METHODS = {
     "plain": "",
     "tta": " + TTA",
     "select": " + selection",
-}  # what is done about scale, behind the network's name
+}  # what is done about scale, after the network's name
 
 
 @dataclass

@@ -35,7 +35,7 @@ def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
     """The cross-entropy, summed over all targets that are not ignored.
 
-    Of the network's own answer; of the ``"mean"`` of its levels' logits; or the mean of that of every level ``"apart"``.
+    It is that of the network's own answer, of the ``"mean"`` of its levels, or the mean of every level's, ``"apart"``.
     """
     check_choice("supervise", how, get_args(Supervision))
     if how == "apart":
