@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training import last_moments, last_weights, small_run
+from training import last_moments, last_weights, metrics_of, small_run
 
 from scalespaces.data import ArrayImages
 from scalespaces.data._make import write_sets
@@ -103,22 +103,6 @@ def newest(folder: Path) -> int:
     return last.stat().st_mtime_ns if last.exists() else 0
 
 
-def test_keeper_saves_between_steps_only(root, tmp_path, monkeypatch):
-    saved = []
-    original = Keeper.on_train_batch_end
-
-    def spy(self, trainer, module, outputs, batch, batch_idx):
-        before = newest(tmp_path)
-        original(self, trainer, module, outputs, batch, batch_idx)
-        if newest(tmp_path) != before:
-            saved.append((trainer.current_epoch, batch_idx))
-
-    monkeypatch.setattr(Keeper, "on_train_batch_end", spy)
-    run(root, tmp_path, "--trainer.accumulate=2", "--trainer.epochs=2")
-    # 5 steps of 2 batches each; the last of an epoch is saved at its end. Every second step: 2, 4; 6, 8 (10 is last).
-    assert saved == [(0, 3), (0, 7), (1, 1), (1, 5)]
-
-
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, whole, monkeypatch):
     original = Keeper._save_network
 
@@ -189,6 +173,8 @@ def test_a_run_is_kept_until_all_is_checked(root, tmp_path):
 def test_a_run_that_stopped_early_stays_stopped(root, tmp_path):
     said = ["--optimizer.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=1"]
     first = run(root, tmp_path, *said)
+    assert first.best_epoch is not None
+    assert len(metrics_of(tmp_path)) == first.best_epoch + 2
     assert run(root, tmp_path, *said, resume=True) == first
 
 
