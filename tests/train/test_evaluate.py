@@ -297,22 +297,16 @@ def test_the_table():
 
 
 def test_the_picture(tmp_path):
-    path = tmp_path / "lines.png"
-    ax = plot_over_scales(made_up().lines(), path, ylabel="mean_iou", title="digits").axes[0]
-    assert path.stat().st_size > 10_000
+    ax = plot_over_scales(made_up().lines(), tmp_path / "lines.png", ylabel="mean_iou").axes[0]
+    assert (tmp_path / "lines.png").stat().st_size > 10_000
     assert (ax.get_ylabel(), ax.get_xscale()) == ("mean iou", "log")
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.5", "1"]
-    a, b = ax.lines
-    assert (a.get_color(), a.get_marker()) != (b.get_color(), b.get_marker())
-    np.testing.assert_array_equal(a.get_ydata(), [np.nan, 0.75])
-    np.testing.assert_array_equal(b.get_ydata(), [0.5, 0.25])
-    many = {str(n): [(1, n)] for n in range(25)}
-    lines: Any = plot_over_scales(many).axes[0].lines
+    np.testing.assert_array_equal([line.get_ydata() for line in ax.lines], [[np.nan, 0.75], [0.5, 0.25]])
+    lines: Any = plot_over_scales({str(n): [(1, n)] for n in range(25)}).axes[0].lines
     assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 25
-    with pytest.raises(ValueError, match="nothing to draw"):
-        plot_over_scales({"a": []})
-    with pytest.raises(ValueError, match="scales are above 0"):
-        plot_over_scales({"a": [(0, 1)]})
+    for wrong, message in (([], "nothing to draw"), ([(0, 1)], "scales are above 0")):
+        with pytest.raises(ValueError, match=message):
+            plot_over_scales({"a": wrong})
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -358,14 +352,6 @@ def test_the_command(folder, tmp_path, capsys):
     assert document["settings"]["kind"] == "idx"
 
     assert files["png"].stat().st_size > 10_000
-
-
-def test_images_may_be_resized_instead(folder, capsys):
-    arguments = ["--splits", "test_1", "--scales", 0.125, 1, 2, "--limit", 10, "--metric", "nll"]
-    assert main(words(folder, *arguments)) == 0
-    out = capsys.readouterr().out
-    assert "nll " in out
-    assert "- levels, test_1: at scale 0.125, images of 24 x 24 pixels are 3 x 3" in out
 
 
 def test_names_come_from_files_or_their_folders(folder, tmp_path, capsys):

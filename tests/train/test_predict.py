@@ -219,8 +219,7 @@ def test_sixteen_bits_are_read_whole(suffix, tmp_path):
 
 def test_channels_of_networks():
     for channels in (1, 3):
-        model: Any = scalespaces.models.create_model("s_densenet", in_channels=channels)
-        assert channels_of(model) == channels
+        assert channels_of(scalespaces.models.create_model("s_densenet", in_channels=channels)) == channels
         assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(channels, 2, 3)), {"num_levels": 2})) == channels
     unlikely: Any = nn.Identity()
     assert channels_of(unlikely) == 3
@@ -262,29 +261,6 @@ def test_answers_are_described():
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
-
-
-def test_wrong_files_are_named_or_counted(tmp_path):
-    model = scalespaces.models.create_model("s_densenet", growth=(2, 2), num_layers=1).eval()
-    good, small = save_picture(tmp_path / "good.png", noise(30, 30)), save_picture(tmp_path / "small.png", noise(4, 30))
-    text, broken = tmp_path / "text.png", save_picture(tmp_path / "broken.tif", noise(30, 30))
-    text.write_text("no image")
-    broken.write_bytes(broken.read_bytes()[:-900])
-    reasons = {
-        broken: "is not an image that Pillow reads",
-        small: "30 x 4 pixels: .* need images of at least 9 pixels along each side",
-        text: "is not an image that Pillow reads",
-        tmp_path / "absent.jpg": "cannot read",
-    }
-    for file, reason in reasons.items():
-        with pytest.raises(ValueError, match=f"(?s){file.name}.*{reason}|{reason}.*{file.name}"):
-            list(predict_classes(model, [good, file]))
-    skipped: dict[str, str] = {}
-    found = list(predict_classes(model, [*reasons, good], skipped=skipped))
-    assert [file for file, _ in found] == [good]
-    assert set(skipped) == set(map(str, reasons))
-    ((_, alone),) = predict_classes(model, [good])
-    assert_close(found[0][1], alone)
 
 
 def test_answers_that_are_not_finite_are_refused(tmp_path):

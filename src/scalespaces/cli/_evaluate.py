@@ -25,11 +25,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments."""
     parser = Parser(
         prog="scalespaces evaluate",
-        description="Measure saved networks on images at several scales: accuracy, area under the ROC curve and "
-        "negative log-likelihood for classes of images; average precision, intersection over union and accuracy for "
-        "classes of pixels. The scale of a set that `scalespaces data make unseen-scale` made is multiplied by the "
-        "factors of --scales. Networks of one level can also be evaluated with test-time augmentation over several "
-        "scales, or at the scale where they are most certain. The cost of each is measured, too.",
+        description="Measure saved networks on images at several scales, and what they cost. Metrics are accuracy, "
+        "auroc and nll for classes of images; average_precision, mean_iou and accuracy for classes of pixels. The "
+        "scale of a set that `scalespaces data make unseen-scale` made is multiplied by the factors of --scales.",
         epilog="example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --root data/unseen "
         "--splits test_0.5 test_1 test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png",
         formatter_class=Help,
