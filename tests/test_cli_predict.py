@@ -18,7 +18,6 @@ from scalespaces.cli import main
 from scalespaces.data import to_unit
 from scalespaces.data._cityscapes import CLASSES
 from scalespaces.data._pixels import read_mask, read_pixels
-from scalespaces.functional import scale_pool
 from scalespaces.models import Card
 from scalespaces.train._predict import palette, predict_mask
 
@@ -98,19 +97,6 @@ def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, c
     said = capsys.readouterr().out
     assert said.startswith(f"wrote {out}: ")
     assert all(f"{number} {name}" in said for name, number in counts.items() if number)
-
-
-def test_classes_without_names_are_numbers_and_levels_are_pooled(tmp_path, images):
-    file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
-    made: Any = classifier(file)
-    made.card = Card()
-    scalespaces.models.save(made, file)
-    assert main(["predict", str(file), str(images / "b.png"), "--out", str(out), "--pool", "max"]) == 0
-    (row,) = rows(out)
-    assert list(row) == ["file", "predicted", "0", "1"]
-    with torch.no_grad():
-        expected = scale_pool(made.scores(to_unit(read_pixels(images / "b.png"))[None]), "max")[0].softmax(0)
-    assert_close(torch.tensor([float(row["0"]), float(row["1"])]), expected, rtol=1e-4, atol=1e-6)
 
 
 # --- segmentation ----------------------------------------------------------------------------------------------------

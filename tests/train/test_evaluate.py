@@ -17,7 +17,6 @@ from scalespaces.cli import main
 from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, to_unit
 from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, convert, create_model, load, save
-from scalespaces.models._source import build
 from scalespaces.plotting import plot_over_scales
 from scalespaces.train._evaluate import Evaluation, Row, evaluate, num_levels, set_scale
 from scalespaces.train._levels import answer
@@ -403,22 +402,15 @@ def test_own_images_and_masks(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("mean_iou  ")
 
 
-SOURCE = """
-from torch import nn
-
-def model():
+def foreign() -> nn.Module:
     pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), pool, nn.Linear(4, 10))
-"""
 
 
-def test_converted_networks(folder, tmp_path, monkeypatch, capsys):
-    (tmp_path / "sources_to_evaluate.py").write_text(SOURCE)
-    monkeypatch.chdir(tmp_path)
-    save(convert(build("sources_to_evaluate:model"), {"num_levels": 2}), "converted.safetensors")
-    files = [str(folder / "plain.safetensors"), "converted.safetensors"]
+def test_converted_networks(folder, tmp_path, capsys):
+    save(convert(foreign(), {"num_levels": 2}), tmp_path / "converted.safetensors")
+    files = [str(folder / "plain.safetensors"), str(tmp_path / "converted.safetensors")]
     arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
     assert "load(path, model=...)" in fails(capsys, "evaluate", *files, *arguments)
-    arguments += ["--model", "sources_to_evaluate:model", "--pool", "probabilities"]
-    assert main(["evaluate", *files, *arguments]) == 0
+    assert main(["evaluate", *files, *arguments, "--model", f"{__name__}:foreign", "--pool", "probabilities"]) == 0
     assert "converted  " in capsys.readouterr().out

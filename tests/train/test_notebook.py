@@ -5,18 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pictures import save_picture
 from torch import Tensor, nn
 from torch.testing import assert_close
-from training import small_run
+from training import small_run, write_noise
 
 import scalespaces
 import scalespaces.train
-from scalespaces.data import ArrayImages
-from scalespaces.data._make import write_sets
+from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, create_model
 from scalespaces.train._levels import answer
 from scalespaces.train._predict import predict_mask
@@ -63,9 +61,7 @@ def test_a_missing_extra_is_named(name, module, monkeypatch):
 
 
 def test_a_recipe_or_its_file_is_trained_by(tmp_path):
-    generator = np.random.default_rng(0)
-    images = ArrayImages(generator.integers(0, 256, (12, 20, 20), np.uint8), np.arange(12) % 10)
-    write_sets(tmp_path / "data", {"train": images, "valid": images})
+    images = read_idx_images(write_noise(tmp_path / "data", train=12, valid=12), "valid")
     file = tmp_path / "recipe.yaml"
     load_recipe(None, small_run(tmp_path / "data", 4, "--trainer.max_steps=2")).save(file)
     recipe = scalespaces.train.load_recipe(file, ["--trainer.max_steps", "2"])

@@ -9,13 +9,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from training import last_moments, last_weights, metrics_of, small_run
+from training import last_moments, last_weights, metrics_of, small_run, write_noise
 
-from scalespaces.data import ArrayImages
-from scalespaces.data._make import write_sets
 from scalespaces.train._checkpoints import Keeper
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, train
@@ -24,14 +21,7 @@ from scalespaces.train._tasks import Task
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    generator = np.random.default_rng(0)
-
-    def images(number: int) -> ArrayImages:
-        return ArrayImages(generator.integers(0, 256, (number, 20, 20), np.uint8), np.arange(number) % 10)
-
-    write_sets(folder, {"train": images(47), "valid": images(12)})
-    return folder
+    return write_noise(tmp_path_factory.mktemp("data"), train=47, valid=12)
 
 
 def options(root: Path, *more: str) -> list[str]:
