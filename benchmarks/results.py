@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks._tables import Table
 from scalespaces.plotting import plot_over_scales
-from scalespaces.train._evaluation import METHODS
+from scalespaces.train._evaluate import METHODS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

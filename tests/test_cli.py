@@ -25,6 +25,8 @@ def test_help(arguments, capsys):
         for name, (_, about) in cli.COMMANDS.items():
             assert f" {name} " in out
             assert " ".join(about.split()) in " ".join(out.split())
+        assert main([]) == 0  # no command prints the same
+        assert capsys.readouterr().out == out
 
 
 def test_the_list_of_commands_loads_nothing_heavy():
@@ -34,14 +36,6 @@ def test_the_list_of_commands_loads_nothing_heavy():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert heavy.isdisjoint(loaded)
     assert "scalespaces.cli._demo" not in loaded
-
-
-def test_no_command_prints_the_help(capsys):
-    assert main([]) == 0
-    printed = capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert capsys.readouterr().out == printed
 
 
 def test_python_m():

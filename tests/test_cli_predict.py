@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from command import fails
-from pictures import noise, save_picture, write_cityscapes
+from pictures import noise, save_picture
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -19,33 +18,29 @@ from scalespaces.cli import main
 from scalespaces.data import to_unit
 from scalespaces.data._cityscapes import CLASSES
 from scalespaces.data._pixels import read_mask, read_pixels
-from scalespaces.functional import scale_pool
 from scalespaces.models import Card
-from scalespaces.models._source import build
-from scalespaces.train._palette import CITYSCAPES, palette
-from scalespaces.train._predict import predict_mask
+from scalespaces.train._predict import palette, predict_mask
 
 image_module = pytest.importorskip("PIL.Image")
 pytest.importorskip("safetensors")
 
 
-def classifier(path: Path, **arguments: Any) -> Any:
-    small: dict[str, Any] = {"growth": (3, 3), "num_layers": 1, "filter_levels": 2, "init": "he"}
-    model: Any = scalespaces.models.create_model("s_densenet", lift={"num_levels": 2}, **small, **arguments)
-    nn.init.normal_(model.linear.weight, std=3)
-    channels = arguments.get("in_channels", 3)
-    model.card = Card(["normal", "tumor"], [0.5] * channels, [0.25] * channels)
+def saved(path: Path, name: str, head: str, classes: Any, channels: int = 3, **small: Any) -> Any:
+    options: Any = {"num_classes": len(classes), "in_channels": channels, "init": "he", "lift": {"num_levels": 2}}
+    model: Any = scalespaces.models.create_model(name, **options, **small)
+    nn.init.normal_(getattr(model, head).weight, std=3)
+    model.card = Card(classes, [0.5] * channels, [0.25] * channels)
     scalespaces.models.save(model, path)
     return model.eval()
+
+
+def classifier(path: Path, channels: int = 3) -> Any:
+    small: dict[str, Any] = {"growth": (3, 3), "num_layers": 1, "filter_levels": 2}
+    return saved(path, "s_densenet", "linear", ("normal", "tumor"), channels, **small)
 
 
 def segmenter(path: Path, classes: Any = ("sky", "road", "mill")) -> Any:
-    small: dict[str, Any] = {"width": 3, "init": "he", "num_classes": len(classes)}
-    model: Any = scalespaces.models.create_model("s_resnet", lift={"num_levels": 2}, **small)
-    nn.init.normal_(model.classifier.weight, std=1)
-    model.card = Card(classes, [0.5] * 3, [0.25] * 3)
-    scalespaces.models.save(model, path)
-    return model.eval()
+    return saved(path, "s_resnet", "classifier", classes, width=3)
 
 
 def shown(path: Path) -> Tensor:
@@ -104,40 +99,6 @@ def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, c
     assert all(f"{number} {name}" in said for name, number in counts.items() if number)
 
 
-def test_classes_without_names_are_numbers_and_levels_are_pooled(tmp_path, images):
-    file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
-    made: Any = classifier(file)
-    made.card = Card()
-    scalespaces.models.save(made, file)
-    assert main(["predict", str(file), str(images / "b.png"), "--out", str(out), "--pool", "max"]) == 0
-    (row,) = rows(out)
-    assert list(row) == ["file", "predicted", "0", "1"]
-    with torch.no_grad():
-        expected = scale_pool(made.scores(to_unit(read_pixels(images / "b.png"))[None]), "max")[0].softmax(0)
-    assert_close(torch.tensor([float(row["0"]), float(row["1"])]), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_converted_networks(tmp_path, images, capsys, monkeypatch):
-    file, out = tmp_path / "model.safetensors", tmp_path / "table.csv"
-    (tmp_path / "my_net.py").write_text(
-        "from torch import nn\n"
-        "def make():\n"
-        "    layers = [nn.Conv2d(3, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3)]\n"
-        "    return nn.Sequential(*layers)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    converted: Any = scalespaces.convert(build("my_net:make"), {"num_levels": 2}).eval()
-    scalespaces.models.save(converted, file)
-    arguments = ["predict", str(file), str(images / "b.png"), "--out", str(out)]
-    assert "give that model" in fails(capsys, *arguments)
-    assert main([*arguments, "--model", "my_net:make"]) == 0
-    with torch.no_grad():
-        expected = converted(to_unit(read_pixels(images / "b.png"))[None])[0].softmax(0)
-    found = [float(rows(out)[0][name]) for name in ("0", "1", "2")]
-    assert_close(torch.tensor(found), expected, rtol=1e-4, atol=1e-6)
-
-
 # --- segmentation ----------------------------------------------------------------------------------------------------
 
 
@@ -145,10 +106,10 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
     file, out = tmp_path / "model.safetensors", tmp_path / "new" / "masks"
     made = segmenter(file)
     windows = ["--tile", "20", "--overlap", "8", "--batch", "3"]
-    assert main(["predict", str(file), str(images), "--out", str(out), "--overlay", "--probabilities", *windows]) == 0
+    assert main(["predict", str(file), str(images), "--out", str(out), "--overlay", *windows]) == 0
     assert capsys.readouterr().out == f"wrote 5 masks and legend.json into {out}\n"
     stems = {"a": "a.jpg", "b": "b.png", "deep/c": "deep/c.tif", "deep/e": "deep/e.tiff", "deep/er/d": "deep/er/d.JPEG"}
-    kinds = (".png", ".overlay.png", ".npy")
+    kinds = (".png", ".overlay.png")
     assert tree(out) == sorted(["legend.json", *(f"{stem}{kind}" for stem in stems for kind in kinds)])
     legend = json.loads((out / "legend.json").read_text())
     colors = [tuple(one["color"]) for one in legend["classes"]]
@@ -156,10 +117,8 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
     assert colors == list(palette(("sky", "road", "mill")))
     for stem, name in stems.items():
         expected = predict_mask(made, shown(images / name), tile=20, overlap=8)
-        probabilities = torch.from_numpy(np.load(out / f"{stem}.npy"))
-        assert_close(probabilities, expected, rtol=1e-4, atol=1e-6)
         mask = read_mask(out / f"{stem}.png")
-        assert torch.equal(mask, probabilities.argmax(0))
+        assert torch.equal(mask, expected.argmax(0))
         with image_module.open(out / f"{stem}.png") as picture:
             assert picture.mode == "P"
             painted = np.array(picture.convert("RGB"))
@@ -176,61 +135,46 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
         assert sum(entry["share"].values()) == pytest.approx(1)
 
 
-def test_cityscapes_have_their_colors(tmp_path):
-    assert palette(tuple(CLASSES)) == CITYSCAPES
-    assert dict(zip(CLASSES, CITYSCAPES, strict=True))["sky"] == (70, 130, 180)
-    assert len(set(CITYSCAPES)) == 19
-    file, out = tmp_path / "model.safetensors", tmp_path / "masks"
-    segmenter(file, tuple(CLASSES))
-    write_cityscapes(tmp_path / "city", {"train": 1, "val": 2, "test": 1}, size=(32, 48))
-    assert main(["predict", str(file), str(tmp_path / "city/leftImg8bit/val"), "--out", str(out)]) == 0
-    assert len(list(out.rglob("*_leftImg8bit.png"))) == 2
-    legend = json.loads((out / "legend.json").read_text())
-    assert legend["classes"][13] == {"number": 13, "name": "car", "color": [0, 0, 142]}
-
-
-@pytest.mark.parametrize("number", [1, 2, 19, 100, 256])
-def test_other_classes_have_different_colors(number):
-    colors = palette(list(map(str, range(number))))
-    assert len(set(colors)) == number
+@pytest.mark.parametrize("classes", [CLASSES, *(range(n) for n in (1, 2, 19, 100, 256))], ids=len)
+def test_classes_have_different_colors(classes):
+    colors = palette(tuple(map(str, classes)))
+    assert len(set(colors)) == len(classes)
     assert all(0 <= value <= 255 for color in colors for value in color)
+    if classes is CLASSES:
+        own = dict(zip(CLASSES, colors, strict=True))
+        assert (own["sky"], own["car"]) == ((70, 130, 180), (0, 0, 142))
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_not_overwritten_unasked(model, images, tmp_path, capsys):
-    file, out = str(tmp_path / "model.safetensors"), tmp_path / "table.csv"
-    out.write_text("mine")
+@pytest.mark.parametrize("kind", [classifier, segmenter])
+def test_nothing_is_overwritten_unasked(kind, images, tmp_path, capsys):
+    file, out, table = str(tmp_path / "model.safetensors"), tmp_path / "out", kind is classifier
+    kind(tmp_path / "model.safetensors")
     arguments = ["predict", file, str(images), "--out"]
+    if table:
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        assert main([*arguments, str(out)]) == 0  # an empty folder is none
+        assert capsys.readouterr().err == ""
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert "exists; use --force" in fails(capsys, *arguments, str(out))
-    assert out.read_text() == "mine"
+    wrong = {images: "is a folder; name a file in it" if table else "b.png' would be overwritten"}
+    wrong |= {
+        images / "a.jpg": "change --out" if table else "is a file",
+        Path(file): "change --out" if table else "file",
+    }
+    for place, message in wrong.items():
+        assert message in fails(capsys, *arguments, str(place), "--force")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept
     assert main([*arguments, str(out), "--force"]) == 0
-    assert out.read_text().startswith("file,")
     capsys.readouterr()
-    for wrong in (images / "a.jpg", file):
-        assert "change --out" in fails(capsys, *arguments, str(wrong), "--force")
-    assert "is a folder; name a file in it" in fails(capsys, *arguments, str(images), "--force")
-
-
-def test_masks_overwrite_nothing_unasked(images, tmp_path, capsys):
-    file, out = str(tmp_path / "model.safetensors"), tmp_path / "masks"
-    segmenter(tmp_path / "model.safetensors")
-    out.mkdir()
-    arguments = ["predict", file, str(images), "--out", str(out)]
-    assert main(arguments) == 0  # an empty folder is none
-    assert capsys.readouterr().err == ""
-    assert "exists; use --force" in fails(capsys, *arguments)
-    assert main([*arguments, "--force"]) == 0
-    capsys.readouterr()
-    before = {name: (images / name).read_bytes() for name in tree(images)}
-    assert "b.png' would be overwritten" in fails(capsys, "predict", file, str(images), "--out", str(images), "--force")
-    assert "is a file" in fails(capsys, "predict", file, str(images), "--out", file, "--force")
-    save_picture(images / "a.png", noise(20, 20))
-    assert "would both be written as" in fails(capsys, "predict", file, str(images), "--out", str(tmp_path / "other"))
-    (images / "a.png").unlink()
-    assert not (tmp_path / "other").exists()
-    assert {name: (images / name).read_bytes() for name in tree(images)} == before
+    if not table:
+        save_picture(images / "a.png", noise(20, 20))
+        assert "would both be written as" in fails(capsys, *arguments, str(tmp_path / "other"))
+        assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("kind", [classifier, segmenter])
@@ -262,17 +206,6 @@ def test_images_that_cannot_be_used(kind, images, tmp_path, capsys):
     assert not list(tmp_path.rglob("none*"))
 
 
-def test_an_interrupt_leaves_no_table(model, images, tmp_path, capsys, monkeypatch):
-    def interrupted(*_, **__):
-        yield images / "a.jpg", torch.tensor([0.5, 0.5])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("scalespaces.train._predict.predict_classes", interrupted)
-    out = tmp_path / "new" / "table.csv"
-    assert main(["predict", str(tmp_path / "model.safetensors"), str(images), "--out", str(out)]) == 130
-    assert tree(out.parent) == []
-
-
 def test_errors(model, images, tmp_path, capsys):
     file, good, out = str(tmp_path / "model.safetensors"), str(images), ("--out", str(tmp_path / "out.csv"))
     (tmp_path / "empty").mkdir()
@@ -298,5 +231,5 @@ def test_errors(model, images, tmp_path, capsys):
     segmenter(tmp_path / "model.safetensors")
     options = ("--out", str(tmp_path / "masks"), "--tile", "16", "--overlap", "16")
     assert "overlap must be less than the side of the windows" in fails(capsys, "predict", file, good, *options)
-    classifier(tmp_path / "model.safetensors", in_channels=4)
+    classifier(tmp_path / "model.safetensors", channels=4)
     assert "images in files have 1 or 3 channels, and the network takes 4" in fails(capsys, "predict", file, good, *out)

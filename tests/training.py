@@ -3,9 +3,12 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import torch
+from scalespaces.data._make import write_sets
 from torch import Tensor
 
+from scalespaces.data import ArrayImages
 from scalespaces.train._checkpoints import load_checkpoint
 
 
@@ -32,3 +35,12 @@ def metrics_of(folder: Path) -> list[dict[str, float]]:
     """The lines of metrics.csv."""
     rows = csv.DictReader((folder / "metrics.csv").read_text().splitlines())
     return [{key: float(value) for key, value in row.items()} for row in rows]
+
+
+def write_noise(folder: Path, train: int, valid: int) -> Path:
+    """IDX files of so many random images of ten classes."""
+    generator = np.random.default_rng(0)
+    numbers = {"train": train, "valid": valid}
+    images = {name: generator.integers(0, 256, (n, 20, 20), np.uint8) for name, n in numbers.items()}
+    write_sets(folder, {name: ArrayImages(some, np.arange(len(some)) % 10) for name, some in images.items()})
+    return folder

@@ -12,7 +12,7 @@ from scalespaces.app._predictions import ZOOMS, load_network, over_zooms, predic
 from scalespaces.app._render import curve
 from scalespaces.data import photograph
 from scalespaces.models import Card
-from scalespaces.train._jitter import zoom
+from scalespaces.train._scales import zoom
 
 IMAGE = photograph(128)
 CARD = Card(classes=[f"<b>{n}</b> $x^2$" for n in range(10)], mean=[0.4], std=[0.2])

@@ -13,7 +13,7 @@ from benchmarks.__main__ import NAMES, main, parse
 from benchmarks._case import Case, Contender
 from benchmarks._growth import grow
 from benchmarks.cost import GROWTH, SUITES
-from scalespaces.train._evaluation import METHODS
+from scalespaces.train._evaluate import METHODS
 
 pytest.importorskip("matplotlib")
 

@@ -91,12 +91,8 @@ def test_two_processes_follow_one(kind, roots, tmp_path):
 def test_sharded_networks_follow_one_process(roots, tmp_path):
     said = [*classification(roots), "--trainer.max_steps=20", "--trainer.epochs=1000", "--levels.supervise=mean"]
     said += ["--trainer.checkpoint_every=5"]
-    runs = [
-        start(command(tmp_path / "1", *said)),
-        start(command(tmp_path / "2", *said, "--trainer.strategy=fsdp", processes=2)),
-    ]
-    for run in runs:
-        finish(run)
+    finish(start(command(tmp_path / "1", *said)))
+    finish(start(command(tmp_path / "2", *said, "--trainer.strategy=fsdp", processes=2)))
     one, two = last_weights(tmp_path / "1"), last_weights(tmp_path / "2")
     assert max(relative(two[key].double(), one[key].double()) for key in one) < 1e-4
     more = [*said, "--trainer.strategy=fsdp", "--trainer.max_steps=25", "--resume"]

@@ -1,4 +1,4 @@
-"""One answer from many levels, and their supervision, against formulas in NumPy and laws of the two."""
+"""One answer from many levels, and their supervision, against formulas in NumPy."""
 
 import math
 from typing import Any, get_args
@@ -35,15 +35,6 @@ class Levels(ScaleNetwork):
         return ScaleSpace(tuple(self.own), steps=(1.0,) * len(self.own))
 
 
-def images(scores: Tensor) -> Tensor:
-    """Images that scores of pixels may be of."""
-    return torch.empty(4, 3, *(scores.shape[3:] or (8, 8)))
-
-
-def pooled(scores: Tensor, pool: Any) -> Tensor:
-    return answer(Levels(scores), images(scores), pool).detach()
-
-
 def logits(seed: int, levels: int = 3, pixels: tuple[int, ...] = ()) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(0, 3, (levels, 4, 5, *pixels)))
 
@@ -54,59 +45,11 @@ def softmax(values: np.ndarray) -> np.ndarray:
     return powers / powers.sum(1, keepdims=True)
 
 
-def naive_pool(answers: np.ndarray, pool: str) -> np.ndarray:
-    levels = list(answers)
-    if pool == "mean":
-        return np.asarray(sum(levels)) / len(levels)
-    if pool == "max":
-        return np.max(levels, 0)
-    if pool == "logsumexp":
-        return np.log(sum(np.exp(level) for level in levels) / len(levels))
-    return np.log(sum(softmax(level) for level in levels) / len(levels))
-
-
 pixels = st.sampled_from([(), (3, 2)])
 
 
 def test_the_list_of_pools_is_the_librarys():
     assert tuple(SCALE_MODES) == POOLS
-
-
-@pytest.mark.parametrize("pool", POOLS)
-@given(st.integers(0, 99), st.integers(1, 5), pixels)
-def test_pools_are_their_formulas(pool, seed, levels, pixels):
-    scores = logits(seed, levels, pixels)
-    np.testing.assert_allclose(pooled(scores, pool), naive_pool(scores.numpy(), pool), atol=1e-12)
-    assert_close(pooled(scores, "model"), scores[0])
-
-
-@pytest.mark.parametrize("pool", POOLS)
-@given(seed=st.integers(0, 99), pixels=pixels)
-def test_laws_of_pools(pool, seed, pixels):
-    scores = logits(seed, 4, pixels)
-    found = pooled(scores, pool)
-    assert_close(pooled(scores[[2, 0, 3, 1]], pool), found)
-    same = scores[:1].expand_as(scores)
-    assert_close(pooled(same, pool).softmax(1), scores[0].softmax(1))  # levels that agree are right
-    assert (found <= scores.amax(0) + 1e-12).all() or pool == "probabilities"
-    if pool != "probabilities":
-        assert_close(pooled(scores + 7, pool), found + 7)
-    else:
-        assert_close(found.exp().sum(1), torch.ones_like(found[:, 0]))
-        moved = scores + torch.tensor([1.0, -2, 3, 5]).reshape(-1, *[1] * (scores.ndim - 1))
-        assert_close(pooled(moved, pool), found)  # each level's logits are known up to a constant only
-
-
-def test_pools_are_ordered():
-    """The mean of exponentials lies between the exponentials of the mean and of the maximum."""
-    low, middle, high = (pooled(logits(0), pool) for pool in ("mean", "logsumexp", "max"))
-    assert (low < middle).all()
-    assert (middle < high).all()
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_pools_stay_finite_for_large_logits(pool):
-    assert pooled(1e4 * logits(0).float(), pool).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["s_densenet", "s_resnet"])
@@ -126,9 +69,7 @@ def test_answers_of_networks_without_levels():
     plain = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)).eval()
     images = torch.rand(2, 3, 32, 32)
     assert_close(answer(plain, images), plain(images))
-    message = (
-        r"this needs a network with levels, got a Sequential; convert it with scalespaces\.convert, or use the pool"
-    )
+    message = "this needs a network with levels, got a Sequential; convert it with scalespaces.convert, or use the pool"
     with pytest.raises(ValueError, match=message):
         answer(plain, images, "mean")
     with pytest.raises(ValueError, match=message):
@@ -150,10 +91,11 @@ def test_losses_are_their_formulas(how, seed, levels, pixels):
 
     expected = {
         "answer": loss(scores[0].numpy()),
-        "mean": loss(naive_pool(scores.numpy(), "mean")),
+        "mean": loss(scores.mean(0).numpy()),
         "apart": np.mean([loss(level) for level in scores.numpy()]),
     }[how]
-    found = supervise(Levels(scores), images(scores), torch.from_numpy(target), how, 255)
+    images = torch.empty(4, 3, *(pixels or (8, 8)))
+    found = supervise(Levels(scores), images, torch.from_numpy(target), how, 255)
     assert found.item() == pytest.approx(expected)
 
 
@@ -191,6 +133,6 @@ def test_which_levels_learn(how, learning):
 def test_unknown_names_are_refused():
     unknown: Any = "median"
     with pytest.raises(ValueError, match=r"one of mean, max, logsumexp, probabilities, got 'median'"):
-        pooled(logits(0), unknown)
+        answer(Levels(logits(0)), torch.empty(4, 3, 8, 8), unknown)
     with pytest.raises(ValueError, match=r"one of answer, mean, apart, got 'median'"):
         supervise(Levels(logits(0)), torch.empty(4, 3, 8, 8), torch.arange(4), unknown)

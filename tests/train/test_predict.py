@@ -67,13 +67,6 @@ class Nonlocal(nn.Module):
         return torch.einsum("kc,bchw->bkhw", self.weight, images + 3 * images[..., :1, :1])
 
 
-class Nested(nn.Module):
-    """Answers with a dictionary."""
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return {"out": images}
-
-
 def local(radius: int = 2, classes: int = 3) -> nn.Module:
     layers: list[nn.Module] = [nn.Conv2d(2, 4, 3, padding=1), nn.Tanh()]
     for _ in range(radius - 2):
@@ -82,31 +75,6 @@ def local(radius: int = 2, classes: int = 3) -> nn.Module:
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 700), st.integers(1, 300), st.data())
-def test_windows_along_an_axis(length, tile, data):
-    """They lie in the image, cover it, overlap as asked, start where grids do, and are trusted far from their ends."""
-    overlap = data.draw(st.integers(0, tile - 1))
-    axis: Any = predict._Axis(length, tile, overlap)
-    if length <= tile:
-        assert (axis.window, axis.trusted, axis.places, axis.starts) == (length, length, [0], [0])
-        return
-    steps = [2**k for k in range(7) if 2**k <= max(1, min(overlap // 4, tile - overlap))]
-    step = steps[-1]
-    assert tile <= axis.window < tile + step
-    covered = np.zeros(length, bool)
-    for place, start in zip(axis.places, axis.starts, strict=True):
-        assert start % step == 0
-        assert 0 <= start <= place
-        assert place + axis.trusted <= start + axis.window <= length
-        assert start == 0 or place - start >= overlap // 4 // step * step
-        rest = start + axis.window - place - axis.trusted
-        assert start + axis.window == length or rest >= overlap // 4 // step * step
-        covered[place : place + axis.trusted] = True
-    assert covered.all()
-    for one, other in zip(axis.starts, axis.starts[1:], strict=False):
-        assert one + axis.window - other >= min(overlap, axis.window)
 
 
 @given(st.integers(3, 60), st.integers(3, 60), st.integers(16, 40), st.integers(2, 3), st.integers(1, 5))
@@ -167,11 +135,8 @@ def test_images_are_seen_whole_or_in_windows(monkeypatch):
     assert all(b * h * w <= 48 * 40 and max(h, w) < 36 for b, _, h, w in seen)
     seen.clear()
     predict_mask(model, torch.rand(1, 48, 41), tile=(48, 41))
-    assert seen == [(1, 1, 48, 41)]
-    seen.clear()
     predict_mask(model, torch.rand(1, 32, 64), tile=16, overlap=0, batch=3)
-    assert {shape[0] for shape in seen} == {3, 1}
-    assert {shape[2:] for shape in seen} == {(16, 16)}
+    assert set(seen) == {(1, 1, 48, 41), (3, 1, 16, 16), (1, 1, 16, 16)}
 
 
 def test_rows_come_from_the_top_a_few_at_a_time():
@@ -254,8 +219,7 @@ def test_sixteen_bits_are_read_whole(suffix, tmp_path):
 
 def test_channels_of_networks():
     for channels in (1, 3):
-        model: Any = scalespaces.models.create_model("s_densenet", in_channels=channels)
-        assert channels_of(model) == channels
+        assert channels_of(scalespaces.models.create_model("s_densenet", in_channels=channels)) == channels
         assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(channels, 2, 3)), {"num_levels": 2})) == channels
     unlikely: Any = nn.Identity()
     assert channels_of(unlikely) == 3
@@ -268,9 +232,7 @@ def test_channels_of_networks():
 def test_images_are_brought_to_the_networks_precision():
     model: Any = nn.Conv2d(1, 2, 1).double()
     model.card = Card(mean=[0.5], std=[0.25])
-    image = to_input(model, torch.ones(1, 2, 2))
-    assert image.dtype == torch.float64
-    assert_close(image, torch.full((1, 2, 2), 2.0).double())
+    assert_close(to_input(model, torch.ones(1, 2, 2)), torch.full((1, 2, 2), 2.0).double())
     half = nn.Conv2d(3, 2, 1).to(torch.bfloat16).eval()
     assert predict_mask(half, to_input(half, torch.rand(3, 4, 4))).dtype == torch.float32
 
@@ -281,48 +243,21 @@ def test_answers_are_described():
     named.card = Card(["cat", "dog"])
     assert describe_answers(named) == (("cat", "dog"), False)
     assert describe_answers(models.create_model("s_resnet").eval()) == (tuple(map(str, range(19))), True)
-    for name in models.list_models():
-        names, pixels = describe_answers(models.create_model(name).eval())
-        assert (len(names), pixels) == (models.create_model(name).config["num_classes"], "resnet" in name)
     deep = nn.Sequential(*(nn.Conv2d(3, 3, 7, stride=2) for _ in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert describe_answers(deep.eval()) == (("0", "1", "2"), False)  # smaller images than 128 do not do
     named.card = Card(["one"])
-    with pytest.raises(ValueError, match="card has 1 classes, and its answers 2"):
-        describe_answers(named)
-    with pytest.raises(ValueError, match=r"networks answer with logits .*, got \(1, 3, 1022, 1022\)"):
-        describe_answers(nn.Conv2d(3, 3, 3).eval())
-    with pytest.raises(ValueError, match=r"networks answer with logits .*, got dict"):
-        describe_answers(Nested().eval())
-    with pytest.raises(ValueError, match="two classes or more, and the network has 1"):
-        describe_answers(nn.Conv2d(3, 1, 1).eval())
-    with pytest.raises(ValueError, match=r"call model.eval\(\) first"):
-        describe_answers(nn.Conv2d(3, 2, 1))
+    for model, message in (
+        (named, "card has 1 classes, and its answers 2"),
+        (nn.Conv2d(3, 3, 3).eval(), r"networks answer with logits .*, got \(1, 3, 1022, 1022\)"),
+        (nn.LSTM(32, 3).eval(), "the network does not answer for 1024 x 1024 pixels"),
+        (nn.Conv2d(3, 1, 1).eval(), "two classes or more, and the network has 1"),
+        (nn.Conv2d(3, 2, 1), r"call model.eval\(\) first"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            describe_answers(model)
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
-
-
-def test_wrong_files_are_named_or_counted(tmp_path):
-    model = scalespaces.models.create_model("s_densenet", growth=(2, 2), num_layers=1).eval()
-    good, small = save_picture(tmp_path / "good.png", noise(30, 30)), save_picture(tmp_path / "small.png", noise(4, 30))
-    text, broken = tmp_path / "text.png", save_picture(tmp_path / "broken.tif", noise(30, 30))
-    text.write_text("no image")
-    broken.write_bytes(broken.read_bytes()[:-900])
-    reasons = {
-        broken: "is not an image that Pillow reads",
-        small: "30 x 4 pixels: .* need images of at least 9 pixels along each side",
-        text: "is not an image that Pillow reads",
-        tmp_path / "absent.jpg": "cannot read",
-    }
-    for file, reason in reasons.items():
-        with pytest.raises(ValueError, match=f"(?s){file.name}.*{reason}|{reason}.*{file.name}"):
-            list(predict_classes(model, [good, file]))
-    skipped: dict[str, str] = {}
-    found = list(predict_classes(model, [*reasons, good], skipped=skipped))
-    assert [file for file, _ in found] == [good]
-    assert set(skipped) == set(map(str, reasons))
-    ((_, alone),) = predict_classes(model, [good])
-    assert_close(found[0][1], alone)
 
 
 def test_answers_that_are_not_finite_are_refused(tmp_path):

@@ -9,13 +9,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from training import last_moments, last_weights, small_run
+from training import last_moments, last_weights, metrics_of, small_run, write_noise
 
-from scalespaces.data import ArrayImages
-from scalespaces.data._idx import write_sets
 from scalespaces.train._checkpoints import Keeper
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, train
@@ -24,14 +21,7 @@ from scalespaces.train._tasks import Task
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    generator = np.random.default_rng(0)
-
-    def images(number: int) -> ArrayImages:
-        return ArrayImages(generator.integers(0, 256, (number, 20, 20), np.uint8), np.arange(number) % 10)
-
-    write_sets(folder, {"train": images(47), "valid": images(12)})
-    return folder
+    return write_noise(tmp_path_factory.mktemp("data"), train=47, valid=12)
 
 
 def options(root: Path, *more: str) -> list[str]:
@@ -101,22 +91,6 @@ def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate,
 def newest(folder: Path) -> int:
     last = folder / "last.ckpt"
     return last.stat().st_mtime_ns if last.exists() else 0
-
-
-def test_keeper_saves_between_steps_only(root, tmp_path, monkeypatch):
-    saved = []
-    original = Keeper.on_train_batch_end
-
-    def spy(self, trainer, module, outputs, batch, batch_idx):
-        before = newest(tmp_path)
-        original(self, trainer, module, outputs, batch, batch_idx)
-        if newest(tmp_path) != before:
-            saved.append((trainer.current_epoch, batch_idx))
-
-    monkeypatch.setattr(Keeper, "on_train_batch_end", spy)
-    run(root, tmp_path, "--trainer.accumulate=2", "--trainer.epochs=2")
-    # 5 steps of 2 batches each; the last of an epoch is saved at its end. Every second step: 2, 4; 6, 8 (10 is last).
-    assert saved == [(0, 3), (0, 7), (1, 1), (1, 5)]
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, whole, monkeypatch):
@@ -189,6 +163,8 @@ def test_a_run_is_kept_until_all_is_checked(root, tmp_path):
 def test_a_run_that_stopped_early_stays_stopped(root, tmp_path):
     said = ["--optimizer.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=1"]
     first = run(root, tmp_path, *said)
+    assert first.best_epoch is not None
+    assert len(metrics_of(tmp_path)) == first.best_epoch + 2
     assert run(root, tmp_path, *said, resume=True) == first
 
 

@@ -12,10 +12,10 @@ from training import metrics_of, small_run
 from scalespaces import data, models
 from scalespaces.data._idx import write_sets
 from scalespaces.train._checkpoints import load_checkpoint
-from scalespaces.train._jitter import draw_scales, zoom, zoom_masks
 from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, make_network, train
+from scalespaces.train._scales import draw_scales, zoom, zoom_masks
 from scalespaces.train._tasks import Task
 
 
@@ -53,7 +53,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
         "--trainer.deterministic=true",
         "--trainer.accumulate=4",
         "--trainer.channels_last=false",
-        "--trainer.recompute=true",
         "--optimizer.name=adamw",
         "--optimizer.clip=0.1",
         "--levels.supervise=mean",
@@ -93,8 +92,7 @@ def test_compiled_training_is_training(root, tmp_path):
 def test_it_learns(root, tmp_path):
     """Digits, a few epochs: far better than chance, and the table says so."""
     result = run(root, tmp_path, "--trainer.epochs=12")
-    assert result.best is not None
-    assert result.best > 0.5
+    assert (result.best or 0) > 0.5
     rows = metrics_of(tmp_path)
     assert [row["epoch"] for row in rows] == list(range(12))
     assert rows[-1]["train/loss"] < rows[0]["train/loss"] / 2
@@ -109,14 +107,6 @@ def test_best_epoch_is_what_is_saved(root, tmp_path):
     state = load_checkpoint(tmp_path / "best.ckpt")["state_dict"]
     for key, value in weights(tmp_path).items():
         assert torch.equal(state[f"network.{key}"], value)
-
-
-def test_early_stopping(root, tmp_path):
-    result = run(root, tmp_path, "--optimizer.lr=1e-12", "--trainer.epochs=50", "--trainer.patience=2")
-    rows = metrics_of(tmp_path)
-    assert 3 <= len(rows) < 50
-    assert result.best_epoch is not None
-    assert len(rows) == result.best_epoch + 3
 
 
 def test_warmup_reaches_the_learning_rate(root, tmp_path, monkeypatch):

@@ -18,8 +18,8 @@ from scalespaces import models
 from scalespaces.app._explore import number, whole
 from scalespaces.models._registry import entry
 from scalespaces.theory._arguments import check_choice
-from scalespaces.train._jitter import Fill, zoom
 from scalespaces.train._predict import channels_of, check_finite, describe_answers, to_input
+from scalespaces.train._scales import Fill, zoom
 
 FARTHEST, CLOSEST = 0.25, 4.0
 ZOOMS = tuple(2 ** (n / 2) for n in range(-4, 5))

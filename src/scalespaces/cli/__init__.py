@@ -1,7 +1,6 @@
-"""The command ``scalespaces``: a module for each subcommand, imported when it is called.
+"""The command ``scalespaces``: a function for each subcommand, imported when it is called.
 
-Each module has a function ``parse``: from the words after the command's name to a namespace, with a function ``run``
-that is called with this namespace.
+It takes the words after the command's name, and returns a namespace, with a function ``run`` that is called with it.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from scalespaces.cli._arguments import Parser
 
 __all__ = ["main"]
 
-COMMANDS = {  # name: its module, and its line in the list of commands
+COMMANDS = {  # name: its module, the function unless it is parse, and its line in the list of commands
     "demo": ("_demo", "train on digits of one size, recognize them at others, and write a report to look at"),
     "equivariance": ("_equivariance", "measure how equivariant random networks are (the paper's figure)"),
-    "models": ("_models", "list the networks"),
+    "models": ("_info:parse_list", "list the networks"),
     "info": ("_info", "what a network costs, layer by layer (the paper's tables)"),
     "export": ("_export", "write a saved network as ONNX or for torch.export"),
     "data": ("_data", "download, make and check datasets"),
@@ -57,4 +56,5 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     command = parser.parse_args(words[:1]).command
     if command is None:
         return argparse.Namespace(run=lambda _: parser.print_help())
-    return import_module(f"scalespaces.cli.{COMMANDS[command][0]}").parse(words[1:])
+    module, _, function = COMMANDS[command][0].partition(":")
+    return getattr(import_module(f"scalespaces.cli.{module}"), function or "parse")(words[1:])

@@ -1,8 +1,12 @@
-"""What the commands' parsers share."""
+"""What the commands share: parsers, types of arguments, and a line of progress."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -53,3 +57,12 @@ def sampling(text: str) -> str | float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected dense, pyramid or a number >= 1, got {text!r}") from None
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Print on stderr what is being done, and how long it took."""
+    start = time.perf_counter()
+    print(f"{what} ...", file=sys.stderr, flush=True)
+    yield
+    print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)

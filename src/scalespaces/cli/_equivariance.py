@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import scalespaces
-from scalespaces._files import prepare
-from scalespaces.cli._arguments import Help, Parser, positive, sampling, seed
-from scalespaces.cli._output import progress, write_json
+from scalespaces._files import prepare, write_json
+from scalespaces.cli._arguments import Help, Parser, positive, progress, sampling, seed
 from scalespaces.data import photograph, read_image
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS, most_levels
@@ -153,6 +152,7 @@ def _run(args: argparse.Namespace) -> None:
             "translation": moves,
         }
         write_json(args.json, document)
+        print(f"\nwrote {args.json}")
     if args.plot is not None:
         title = f"Equivariance errors, {args.method} lift, sampling {args.sampling}"
         plot_equivariance(drawn, args.plot, columns=[*map(_plural, args.layers)], title=title)

@@ -10,9 +10,8 @@ from typing import get_args
 from torch import nn
 
 from scalespaces import models
-from scalespaces._files import prepare, replacing
+from scalespaces._files import prepare, write_json
 from scalespaces.cli._arguments import Help, Parser, add_source, natural, positive, seed
-from scalespaces.cli._output import write_json
 from scalespaces.data._open import Kind
 from scalespaces.models._source import build
 from scalespaces.plotting import check_writable, plot_over_scales
@@ -26,11 +25,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments."""
     parser = Parser(
         prog="scalespaces evaluate",
-        description="Measure saved networks on images at several scales: accuracy, area under the ROC curve and "
-        "negative log-likelihood for classes of images; average precision, intersection over union and accuracy for "
-        "classes of pixels. The scale of a set that `scalespaces data make unseen-scale` made is multiplied by the "
-        "factors of --scales. Networks of one level can also be evaluated with test-time augmentation over several "
-        "scales, or at the scale where they are most certain. The cost of each is measured, too.",
+        description="Measure saved networks on images at several scales, and what they cost. Metrics are accuracy, "
+        "auroc and nll for classes of images; average_precision, mean_iou and accuracy for classes of pixels. The "
+        "scale of a set that `scalespaces data make unseen-scale` made is multiplied by the factors of --scales.",
         epilog="example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --root data/unseen "
         "--splits test_0.5 test_1 test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png",
         formatter_class=Help,
@@ -66,21 +63,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
     add("--metric", metavar="NAME", help="of table and plot (default: accuracy, or average_precision for pixels)")
     add("--json", metavar="FILE", help="write all results there, classes and settings included")
-    add("--csv", metavar="FILE", help="write a line for each network, method, set, scale and metric there")
     add("--plot", metavar="FILE", help="draw the metric against scale there: .png, .pdf, .svg ...")
     return parser.parse_args(words)
 
 
 def _run(args: argparse.Namespace) -> None:
     # Find what is wrong before the work begins.
-    for path in filter(None, (args.json, args.csv)):
-        prepare(path)
+    if args.json is not None:
+        prepare(args.json)
     if args.plot is not None:
         check_writable(args.plot)
-    names = _names(args.files, args.names)
-    source = None if args.model is None else build(args.model)
-    networks = {name: _load(file, source) for name, file in zip(names, args.files, strict=True)}
-    own = len(describe_answers(networks[names[0]])[0])
+    files = dict(zip(_names(args.files, args.names), args.files, strict=True))
+    source = args.model and build(args.model)
+    networks = {name: _load(file, source) for name, file in files.items()}
+    own = len(describe_answers(next(iter(networks.values())))[0])
     options = DataOptions(
         args.kind,
         args.root,
@@ -102,14 +98,10 @@ def _run(args: argparse.Namespace) -> None:
     print(found)
     if args.json is not None:
         document = found.to_json()
-        document["settings"] |= {"files": dict(zip(names, args.files, strict=True))}
-        for key in ("kind", "root", "splits", "size", "table", "model"):
-            document["settings"][key] = getattr(args, key)
+        keys = ("kind", "root", "splits", "size", "table", "model")
+        document["settings"] |= {"files": files} | {key: getattr(args, key) for key in keys}
         write_json(args.json, document)
-    if args.csv is not None:
-        with replacing(args.csv) as draft:
-            draft.write_text(found.to_csv(), encoding="utf-8")
-        print(f"wrote {args.csv}")
+        print(f"\nwrote {args.json}")
     if args.plot is not None:
         plot_over_scales(found.lines(), args.plot, ylabel=found.metric)
         print(f"wrote {args.plot}")
@@ -131,8 +123,7 @@ def _names(files: Sequence[str], given: Sequence[str] | None) -> list[str]:
         if len(given) != len(files) or len(set(given)) < len(given):
             raise ValueError(f"--names are {len(files)} different names, one for each network, got {' '.join(given)}")
         return list(given)
+    if len(set(files)) < len(files):
+        raise ValueError(f"networks are different files, got {' '.join(files)}")
     choices = [[Path(file).stem for file in files], [Path(file).absolute().parent.name for file in files], list(files)]
-    for names in choices:
-        if len(set(names)) == len(names):
-            return names
-    raise ValueError(f"networks are different files, got {' '.join(files)}")
+    return next(names for names in choices if len(set(names)) == len(names))

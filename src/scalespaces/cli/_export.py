@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalespaces import models
-from scalespaces.cli._arguments import Parser, add_source, positive
-from scalespaces.cli._output import progress
+from scalespaces.cli._arguments import Parser, add_source, positive, progress
 from scalespaces.models._export import check_format
 from scalespaces.models._source import build
 
@@ -42,7 +41,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _run(args: argparse.Namespace) -> None:
     check_format(args.out)
-    network: Any = models.load(args.file, None if args.model is None else build(args.model))
+    network: Any = models.load(args.file, args.model and build(args.model))
     if models.Card.of(network).mean and not args.normalize:
         print("note: images must come in normalized; --normalize puts it into the graph", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("size", "batch", "static", "levels", "normalize")}

@@ -1,4 +1,4 @@
-"""``scalespaces info``: what a network costs."""
+"""``scalespaces models`` and ``scalespaces info``: the networks by name, and what one costs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import scalespaces
 from scalespaces import models
-from scalespaces._files import prepare
+from scalespaces._files import prepare, write_json
+from scalespaces._tables import text_table
 from scalespaces.cli._arguments import Parser, positive, sampling
-from scalespaces.cli._output import write_json
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS
 from scalespaces.functional._pool import WINDOWS
@@ -18,8 +18,23 @@ from scalespaces.models._registry import PRESETS, entry
 from scalespaces.nn._lift import ARGUMENTS
 
 
+def parse_list(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of ``scalespaces models``."""
+    parser = Parser(prog="scalespaces models", description="List the networks by name.")
+    parser.set_defaults(run=_list)
+    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="names that match, such as 's_*'")
+    return parser.parse_args(words)
+
+
+def _list(args: argparse.Namespace) -> None:
+    names = models.list_models(args.pattern)
+    if not names:
+        raise ValueError(f"no model matches {args.pattern!r}; there are {', '.join(models.list_models())}")
+    print(text_table([[name, entry(name).about] for name in names], left=2))
+
+
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments; those that are not given are left out."""
+    """Parse the arguments of ``scalespaces info``; those that are not given are left out."""
     parser = Parser(
         prog="scalespaces info",
         description="Print a network's table, layer by layer: the shape of the output as [levels, height, width, "
@@ -62,8 +77,7 @@ def _run(args: argparse.Namespace) -> None:
     model = models.create_model(args.model, in_channels=shape[0], **said)
     summary, others = models.summarize(model, shape), {}
     if found.baseline is not None:
-        classes = model.config["num_classes"]
-        plain = models.create_model(found.baseline, in_channels=shape[0], num_classes=classes)
+        plain = models.create_model(found.baseline, in_channels=shape[0], num_classes=model.config["num_classes"])
         others[found.baseline] = models.summarize(plain, shape)
     document = {
         "scalespaces": scalespaces.__version__,
@@ -82,3 +96,4 @@ def _run(args: argparse.Namespace) -> None:
     print("\nshape: [levels, height, width, channels], at level 0; MiB: the outputs of all layers, float32, one image")
     if path is not None:
         write_json(path, document)
+        print(f"\nwrote {path}")

@@ -7,11 +7,9 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -26,21 +24,18 @@ from scalespaces.data._progress import progress
 from scalespaces.models._source import build
 from scalespaces.train import _predict as predict
 from scalespaces.train._levels import LevelPool
-from scalespaces.train._palette import Color, palette
 
-Skipped = dict[str, str] | None
-"""Files that cannot be used and the reasons; None if they are errors."""
+Skipped = dict[str, str] | None  # files that cannot be used and the reasons; None if they are errors
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments."""
     parser = Parser(
         prog="scalespaces predict",
-        description="Predict with a network that scalespaces.models.save wrote. Images are PNG, JPEG, TIFF and others, "
-        "of any size, gray or RGB as the network takes them. A classifier writes a CSV file with a row for each image: "
-        "file, predicted class, and the probability of each class. A network for segmentation writes a folder with a "
-        "palette PNG of class numbers for each image, and legend.json: the classes, their colors, and their shares of "
-        "each image. Every file is written whole or not at all.",
+        description="Predict with a saved network. A classifier writes a CSV file with a row for each image: file, "
+        "predicted class, and the probability of each class. A network for segmentation writes a folder with a palette "
+        "PNG of class numbers for each image, and legend.json: the classes, their colors, and their shares of each "
+        "image. Every file is written whole or not at all.",
         epilog="example: scalespaces predict model.safetensors slides/ --out predictions.csv",
     )
     parser.set_defaults(run=_run)
@@ -64,7 +59,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--tile", type=positive, metavar="N", help=f"{tile}pixels are seen whole, others in windows of {predict.TILE})")
     add("--overlap", type=natural, metavar="N", help="of those windows, in pixels (default: a quarter of --tile)")
     add("--overlay", action="store_true", help="also write NAME.overlay.png: the classes' colors on the image")
-    add("--probabilities", action="store_true", help="also write NAME.npy: (classes, height, width), float32")
     return parser.parse_args(words)
 
 
@@ -73,12 +67,10 @@ def _run(args: argparse.Namespace) -> None:
     files, out = _find(args.images), Path(args.out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         refuse_existing([out], args.force)
-    source = None if args.model is None else build(args.model)
-    model = models.load(args.file, source, device=predict.device_called(args.device))
+    model = models.load(args.file, args.model and build(args.model), device=predict.device_called(args.device))
     classes, pixels = predict.describe_answers(model)
     skipped: Skipped = {} if args.skip_errors else None
-    write = _write_masks if pixels else _write_table
-    write(args, model, classes, files, skipped)
+    (_write_masks if pixels else _write_table)(args, model, classes, files, skipped)
     if skipped:
         print("\n".join(f"left out: {reason}" for reason in skipped.values()), file=sys.stderr)
         print(f"left out {len(skipped)} of {len(files)} images", file=sys.stderr)
@@ -116,7 +108,7 @@ def _check_any(done: int, skipped: Skipped) -> None:
 def _write_table(
     args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: Skipped
 ) -> None:
-    for option in ("overlay", "probabilities", "tile", "overlap"):
+    for option in ("overlay", "tile", "overlap"):
         if getattr(args, option):
             raise ValueError(f"--{option} is for networks that answer for every pixel, and this one classifies images")
     _refuse_sources(args, files, [Path(args.out)])
@@ -143,29 +135,26 @@ def _write_masks(
         raise ValueError("--size is for classification: masks are as large as their images")
     if len(classes) > 256:
         raise ValueError(f"masks have 256 classes at most, and the network has {len(classes)}")
-    out, colors = Path(args.out), palette(classes)
+    out, colors = Path(args.out), predict.palette(classes)
     if out.is_file():
         raise NotADirectoryError(f"masks go into a folder, and {args.out!r} is a file")
-    suffixes = {"mask": ".png"} | ({"overlay": ".overlay.png"} if args.overlay else {})
-    suffixes |= {"probabilities": ".npy"} if args.probabilities else {}
-    targets: dict[Path, dict[str, Path]] = {}
+    targets: dict[Path, list[Path]] = {}
     taken: dict[Path, Path] = {}
+    suffixes = (".png", ".overlay.png") if args.overlay else (".png",)
     for file, name in files.items():
-        targets[file] = {kind: out / name.with_name(name.stem + suffix) for kind, suffix in suffixes.items()}
-        for target in targets[file].values():
-            other = taken.setdefault(target, file)
-            if other != file:
-                raise ValueError(
-                    f"{str(other)!r} and {str(file)!r} would both be written as {str(target)!r}; predict them apart"
-                )
+        targets[file] = [out / name.with_name(name.stem + suffix) for suffix in suffixes]
+        for target in targets[file]:
+            if (other := taken.setdefault(target, file)) != file:
+                both = f"{str(other)!r} and {str(file)!r}"
+                raise ValueError(f"{both} would both be written as {str(target)!r}; predict them apart")
     _refuse_sources(args, files, [*taken, out / "legend.json"])
     images: dict[str, Any] = {}
     for file in progress(files, "predicting"):
         with predict.skipping([file], skipped):
-            mask = _write_mask(args, model, file, targets[file], colors)
+            mask = _write_mask(args, model, file, colors, targets[file])
             shares = (mask.flatten().bincount(minlength=len(colors)) / mask.numel()).tolist()
             images[file.as_posix()] = {
-                "mask": targets[file]["mask"].relative_to(out).as_posix(),
+                "mask": targets[file][0].relative_to(out).as_posix(),
                 "size": [mask.shape[1], mask.shape[0]],
                 "share": dict(zip(classes, shares, strict=True)),
             }
@@ -181,33 +170,22 @@ def _write_masks(
 
 
 def _write_mask(
-    args: argparse.Namespace, model: nn.Module, file: Path, targets: dict[str, Path], colors: Sequence[Color]
+    args: argparse.Namespace, model: nn.Module, file: Path, colors: Sequence[Any], targets: Sequence[Path]
 ) -> torch.Tensor:
     """Write the files of an image, and return its mask."""
     image = predict.read_channels(file, predict.channels_of(model))
-    height, width = image.shape[1:]
-    mask = torch.empty(height, width, dtype=torch.uint8)
     options: dict[str, Any] = {"tile": args.tile, "overlap": args.overlap, "batch": args.batch, "pool": args.pool}
-    rows, top = predict.predict_rows(model, predict.to_input(model, image), **options), 0
-    wanted = targets.get("probabilities")
-    with nullcontext(Path()) if wanted is None else replacing(wanted) as draft, predict.named(file, image):
-        shape = (len(colors), height, width)
-        every = None if wanted is None else np.lib.format.open_memmap(draft, "w+", np.float32, shape)
-        for some in rows:
-            below = top + some.shape[1]
-            mask[top:below] = predict.check_finite(some).argmax(0)
-            if every is not None:
-                every[:, top:below] = some.float().cpu().numpy()
-            top = below
-        del every  # closes the file
+    with predict.named(file, image):
+        rows = predict.predict_rows(model, predict.to_input(model, image), **options)
+        mask = torch.cat([predict.check_finite(some).argmax(0).byte().cpu() for some in rows])
     pillow = require("PIL.Image", "train")
     picture = pillow.fromarray(mask.numpy())
     flat = [value for color in colors for value in color]
     picture.putpalette(flat + [0] * (768 - len(flat)))  # with a shorter palette, Pillow writes fewer bits per pixel
-    with replacing(targets["mask"]) as draft:
+    with replacing(targets[0]) as draft:
         picture.save(draft)
-    if "overlay" in targets:
+    for overlay in targets[1:]:
         pixels = image.clamp(0, 1).mul(255).round().byte().expand(3, -1, -1).permute(1, 2, 0)
-        with replacing(targets["overlay"]) as draft:
+        with replacing(overlay) as draft:
             pillow.blend(pillow.fromarray(pixels.numpy()), picture.convert("RGB"), 0.5).save(draft)
     return mask

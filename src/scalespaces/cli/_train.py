@@ -9,22 +9,18 @@ from pathlib import Path
 
 from scalespaces._extras import require
 
-_DESCRIPTION = (
-    "Train a network by a recipe, a YAML file with the keys below. Any of them can be given as an option instead. "
-    "To use several devices or machines, start it with torchrun or SLURM: "
-    "torchrun --nproc-per-node 4 -m scalespaces train ... . --resume continues an interrupted run exactly."
-)
-_EPILOG = (
-    "example: scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 "
-    "--model.lift.num_levels 3 --seed 1"
-)
-
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse a recipe's file, which comes first, and options for its keys."""
     from scalespaces.train._recipe import parse_recipe, recipe_parser
 
-    parser = recipe_parser(prog="scalespaces train [RECIPE]", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = recipe_parser(
+        prog="scalespaces train [RECIPE]",
+        description="Train a network by a recipe, a YAML file with the keys below. Any of them can be given as an "
+        "option instead. To use several devices or machines, start it with torchrun or SLURM: torchrun "
+        "--nproc-per-node 4 -m scalespaces train ... . --resume continues an interrupted run exactly.",
+        epilog="example: scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 --seed 1",
+    )
     add = parser.add_argument
     add("--out", help="folder of the results (default: out/ and the name of the recipe)")
     add("--resume", action="store_true", help="continue from the last checkpoint in --out, if there is one")

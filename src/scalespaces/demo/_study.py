@@ -19,9 +19,8 @@ from scalespaces._measure import peak_memory, ratios, take_turns
 from scalespaces.data._progress import Progress
 from scalespaces.data._scales import digits, rescale, split_classes
 from scalespaces.demo._result import SIZES, TRAINED, Cost
-from scalespaces.train._jitter import draw_scales
 from scalespaces.train._levels import Supervision, supervise
-from scalespaces.train._scales import MultiScale
+from scalespaces.train._scales import MultiScale, draw_scales
 
 SIDE = 32  # pixels of a digit of size 1
 SMALL, LARGE = 68, 144  # sides of the canvases: for digits of size 1, and for all sizes

@@ -45,17 +45,12 @@ def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
 class Keeper(Checkpoint):
     """Writes the files of a run, each whole or not at all.
 
-    ``last.ckpt`` is written every so many steps and after every epoch, ``best.ckpt`` and the network,
-    ``model.safetensors``, after the best epoch so far. ``metrics.csv`` has a line per epoch, which is also printed. It
-    survives interruptions.
-
-    The best epoch has the smallest loss or nll, or the largest of anything else that is monitored. After ``max_steps``
-    steps, training stops. (Lightning's own ``max_steps`` ends an epoch twice in a resumed run.)
+    ``last.ckpt`` is written every so many steps and after every epoch, ``best.ckpt`` and ``model.safetensors`` after
+    the best epoch so far. ``metrics.csv`` has a line per epoch, which is also printed. After ``max_steps`` steps,
+    training stops. (Lightning's own ``max_steps`` ends an epoch twice in a resumed run.)
     """
 
-    def __init__(
-        self, folder: Path, monitor: str, every: int, network: nn.Module, max_steps: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, monitor: str, every: int, network: nn.Module, max_steps: int | None) -> None:
         self.folder, self.monitor, self.every, self.max_steps = folder, monitor, every, max_steps
         self.best: float | None = None
         self.best_epoch: int | None = None
@@ -111,8 +106,7 @@ class Keeper(Checkpoint):
     def _save_network(self, trainer: Any) -> None:
         state = trainer.strategy.lightning_module_state_dict()  # gathered, where it is sharded
         if trainer.is_global_zero:
-            own = {key: value for key, value in state.items() if key.startswith("network.")}
-            own = {key.removeprefix("network."): value for key, value in own.items()}
+            own = {key.removeprefix("network."): value for key, value in state.items() if key.startswith("network.")}
             self._twin.load_state_dict(own, assign=True)  # in the precision they are in
             save(self._twin, self.folder / NETWORK)
 
@@ -131,5 +125,5 @@ class Keeper(Checkpoint):
 
 
 def is_lower_better(monitor: str) -> bool:
-    """Whether it is a loss."""
+    """Whether the monitored quantity is a loss."""
     return monitor.split("/")[-1] in ("loss", "nll")

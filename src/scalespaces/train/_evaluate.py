@@ -7,8 +7,7 @@ A batch takes this path, for every network, method and scale::
                resizes masks    MultiScale:     answer, with its  every batch
                back             several scales  levels pooled
 
-``at_scale`` and ``MultiScale`` are in ``_scales``, ``class_scores`` in ``_predict``, the metrics in ``_metrics``, and
-rows and tables in ``_evaluation``.
+``at_scale`` and ``MultiScale`` are in ``_scales``, ``class_scores`` in ``_predict``.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from scalespaces._tables import text_table
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Part
 from scalespaces.data._progress import Progress
 from scalespaces.models import Card, ScaleNetwork
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.train._batches import worker_options
-from scalespaces.train._evaluation import Evaluation, Row
 from scalespaces.train._levels import LevelPool
 from scalespaces.train._predict import (
     channels_of,
@@ -46,8 +46,83 @@ from scalespaces.train._predict import (
 from scalespaces.train._scales import MultiScale, TooSmallError, at_scale, check_scales
 
 Baselines = Literal["one-level", "all"]
-Method = Callable[[Tensor], Tensor]
-"""From images to logits."""
+Method = Callable[[Tensor], Tensor]  # from images to logits
+METHODS = {
+    "plain": "",
+    "tta": " + TTA",
+    "select": " + selection",
+}  # what is done about scale, after the network's name
+
+
+@dataclass
+class Row:
+    """One network at one scale."""
+
+    model: str
+    method: str  # one of METHODS
+    split: str
+    resize: float  # the factor by which images were resized
+    scale: float  # of the set, times the factor
+    images: int
+    metrics: dict[str, Any] | None = None  # None if the images were too small
+    seconds_per_image: float | None = None  # the median over batches
+    cost: float | None = None  # the same, relative to the first network of one level, or to the first one
+    note: str | None = None  # why there are no metrics
+
+    @property
+    def label(self) -> str:
+        """The network and what was done about scale."""
+        return self.model + METHODS[self.method]
+
+    def value(self, metric: str) -> float | None:
+        """A metric over all classes."""
+        return None if self.metrics is None else self.metrics[metric]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All that was measured: a row for each network, method, set and scale."""
+
+    rows: Sequence[Row]
+    metric: str  # the one that tables and plots show
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts about the networks
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> dict[str, list[tuple[float, float | None]]]:
+        """The metric over scales, by network and method; by set, too, if several sets were resized several times."""
+        apart = len({row.split for row in self.rows}) > 1 and len({row.resize for row in self.rows}) > 1
+        lines: dict[str, list[tuple[float, float | None]]] = {}
+        for row in self.rows:
+            label = f"{row.label}, {row.split}" if apart else row.label
+            lines.setdefault(label, []).append((row.scale, row.value(self.metric)))
+        return {label: sorted(points, key=lambda point: point[0]) for label, points in lines.items()}
+
+    def __str__(self) -> str:
+        """The metric, with a row for each network and method, a column for each scale, and the median cost."""
+        points = sorted({(row.scale, row.split, row.resize) for row in self.rows})
+        ambiguous = len({scale for scale, _, _ in points}) < len(points)
+        heads = [f"{split} x{resize:g}" if ambiguous else f"{scale:g}" for scale, split, resize in points]
+        cells: dict[str, dict[Any, Row]] = {}
+        for row in self.rows:
+            cells.setdefault(row.label, {})[row.scale, row.split, row.resize] = row
+        lines = [[self.metric, *heads, "cost"]]
+        for label, found in cells.items():
+            values = [found[point].value(self.metric) for point in points]
+            costs = [row.cost for row in found.values() if row.cost is not None]
+            cost = f"{statistics.median(costs):.2f}x" if costs else "-"
+            lines.append([label, *("-" if value is None else f"{value:.4f}" for value in values), cost])
+        notes = [f"- {row.label}, {row.split}: {row.note}" for row in self.rows if row.note is not None]
+        return "\n".join([text_table(lines), *notes])
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, classes and settings included, as plain values; None stands for an unknown one."""
+        return {
+            **{name: version(name) for name in ("scalespaces", "torch", "torchmetrics")},
+            "settings": dict(self.settings),
+            "metric": self.metric,
+            "models": {name: dict(about) for name, about in self.models.items()},
+            "results": [asdict(row) for row in self.rows],
+        }
 
 
 def evaluate(
@@ -79,18 +154,16 @@ def evaluate(
         models: one, or several by name; moved to the device, and run in evaluation mode.
         data: images with their classes or masks, or several such sets by name. A set that is named like
             ``test_0.5`` has that scale, as those of :func:`~scalespaces.data.unseen_scales`, and others have scale 1.
-        scales: by which images are resized, see :func:`~scalespaces.train._scales.rescale_batch`.
-        tta: scales of test-time augmentation, see :class:`~scalespaces.train._scales.MultiScale`; none by default.
-        select: scales of which the most certain one is selected; none by default.
+        scales: by which images are resized, bicubic.
+        tta: scales of test-time augmentation, the mean of the probabilities at these; none by default.
+        select: scales of which the one with the lowest entropy is selected; none by default.
         baselines: which networks ``tta`` and ``select`` are for: those with one level, or all.
-        pool: how networks with several levels combine them; see :func:`~scalespaces.train._levels.answer`.
+        pool, tile: as in :func:`predict`.
         classes: of the data: their names, or their number. By default, the networks' own.
         batch: images that are seen at once, if they are of equal size; one where every pixel has a class.
         device: cpu, cuda or mps, or ``"auto"`` for the best there is.
         workers: processes that read images.
         limit: measure only so many images of each set, evenly spread over it.
-        tile: side of the windows through which large images are seen, where every pixel has a class; see
-            :func:`~scalespaces.train._predict.predict_rows`.
         ignore_index: the number in masks of pixels that do not count.
         metric: the one that tables and plots show: accuracy, auroc or nll of images; average_precision, mean_iou or
             accuracy of pixels.
@@ -118,14 +191,6 @@ def evaluate(
     kind: Any = partial(SegmentationMetrics, ignore_index=ignore_index) if dense else ClassificationMetrics
     known = SegmentationMetrics.names if dense else ClassificationMetrics.names
     metric = known[0] if metric is None else check_choice("metric", metric, known)
-    about = {
-        name: {
-            "network": type(network).__name__,
-            "levels": num_levels(network),
-            "parameters": sum(p.numel() for p in network.parameters()),
-        }
-        for name, network in networks.items()
-    }
     rows: list[Row] = []
     with ExitStack() as stack:
         for network in networks.values():
@@ -136,44 +201,49 @@ def evaluate(
         for name, network in networks.items():
             one = num_levels(network) == 1
             plain = partial(class_scores, network, pixels=dense, pool="model" if one else pool, tile=tile)
-            methods[name] = {"plain": plain}
-            if tta and (one or baselines == "all"):
-                methods[name]["tta"] = MultiScale(plain, tta, "mean")
-            if select and (one or baselines == "all"):
-                methods[name]["select"] = MultiScale(plain, select, "select")
+            more = [("tta", tta, "mean"), ("select", select, "select")] if one or baselines == "all" else []
+            methods[name] = {
+                "plain": plain,
+                **{way: MultiScale(plain, given, how) for way, given, how in more if given},
+            }
         for method, given in (("tta", tta), ("select", select)):
             if given and not any(method in ways for ways in methods.values()):
                 raise ValueError(f"{method} is for networks of one level, and there is none; use baselines='all'")
+        metrics = partial(kind, len(names), names)
         for split, part in parts.items():
-            cells = {
-                name: [
-                    _Cell(
-                        Row(name, method, split, factor, set_scale(split) * factor, len(part)),
-                        run,
-                        kind(len(names), names).to(where),
-                    )
-                    for method, run in methods[name].items()
-                    for factor in factors
-                ]
+            scale = set_scale(split)
+            cells = [
+                _Cell(Row(name, method, split, factor, scale * factor, len(part)), run, metrics().to(where))
                 for name in networks
-            }
-            _measure(cells, networks, part, 1 if dense else batch, workers, f"evaluating {split}")
-            rows += [cell.finish() for group in cells.values() for cell in group]
+                for method, run in methods[name].items()
+                for factor in factors
+            ]
+            _measure(cells, networks, part, 1 if dense else batch, workers)
+            rows += [cell.finish() for cell in cells]
     if all(row.metrics is None for row in rows):
         raise ValueError(f"no network can answer for these images: {rows[0].note}")
+    about = {
+        name: {
+            "network": type(network).__name__,
+            "levels": num_levels(network),
+            "parameters": sum(p.numel() for p in network.parameters()),
+        }
+        for name, network in networks.items()
+    }
     settings = {"scales": factors, "tta": list(tta), "select": list(select), "baselines": baselines, "pool": pool}
     settings |= {"classes": list(names), "batch": batch, "device": str(where), "limit": limit, "tile": tile}
     settings |= {"threads": torch.get_num_threads()}
-    return Evaluation(_with_costs(rows, about), metric, about, settings)
+    # Costs are relative to the first network of one level, or to the first.
+    first = next((name for name in networks if about[name]["levels"] == 1), next(iter(networks)))
+    base = {(row.split, row.resize): row for row in rows if (row.model, row.method) == (first, "plain")}
+    for row in rows:
+        seconds, other = row.seconds_per_image, base[row.split, row.resize].seconds_per_image
+        row.cost = seconds / other if seconds is not None and other else None
+    return Evaluation(rows, metric, about, settings)
 
 
 def set_scale(name: str) -> float:
-    """The scale of a set named after it, the geometric mean of a range; 1 for other names.
-
-    Example:
-        >>> set_scale("test_0.5"), set_scale("test_1-4"), set_scale("test")
-        (0.5, 2.0, 1.0)
-    """
+    """The scale of a set named after it, test_0.5, or the geometric mean of a range, test_1-4; 1 for other names."""
     try:
         low, _, high = name.rpartition("_")[2].partition("-")
         scale = math.sqrt(float(low) * float(high or low))
@@ -220,78 +290,51 @@ def _class_names(
     return names
 
 
-@dataclass
 class _Cell:
     """A row in the making."""
 
-    row: Row
-    method: Method
-    metrics: Any
-    seconds: list[float] = field(default_factory=list)
+    def __init__(self, row: Row, method: Method, metrics: Any) -> None:
+        self.row, self.method, self.metrics = row, method, metrics
+        self.seconds: list[float] = []
 
     def update(self, images: Tensor, target: Tensor) -> None:
         """Take in a batch, unless images were too small."""
-        if self.row.note is not None:
-            return
-        try:
-            found = at_scale(self._timed, images, self.row.resize)
-        except TooSmallError as error:
-            self.row = replace(self.row, note=str(error))
-        else:
-            self.metrics.update(found, target)
+        if self.row.note is None:
+            try:
+                self.metrics.update(at_scale(self._timed, images, self.row.resize), target)
+            except TooSmallError as error:
+                self.row.note = str(error)
 
     def _timed(self, images: Tensor) -> Tensor:
-        _synchronize(images.device)
-        start = time.perf_counter()
+        start = _clock(images.device)
         found = self.method(images)
-        _synchronize(images.device)
-        self.seconds.append((time.perf_counter() - start) / len(images))
+        self.seconds.append((_clock(images.device) - start) / len(images))
         return found
 
     def finish(self) -> Row:
         """The row."""
-        if self.row.note is not None:
-            return self.row
-        seconds = statistics.median(self.seconds[1:] or self.seconds)  # the first batch warms up
-        return replace(self.row, metrics=self.metrics.compute(), seconds_per_image=seconds)
+        if self.row.note is None:
+            self.row.metrics = self.metrics.compute()
+            self.row.seconds_per_image = statistics.median(self.seconds[1:] or self.seconds)  # the first warms up
+        return self.row
 
 
-def _measure(
-    cells: Mapping[str, Sequence[_Cell]],
-    networks: Mapping[str, nn.Module],
-    part: Part,
-    batch: int,
-    workers: int,
-    what: str,
-) -> None:
+def _measure(cells: Sequence[_Cell], networks: Mapping[str, nn.Module], part: Part, batch: int, workers: int) -> None:
     """Show all images of a set to all networks. Each image is read once."""
     loader = DataLoader(part, batch, collate_fn=list, **worker_options(workers))
-    with Progress(what, len(part) * sum(map(len, cells.values())), " answers") as progress:
+    with Progress(f"evaluating {cells[0].row.split}", len(part) * len(cells), " answers") as progress:
         for samples in loader:
             for group in same_shape([image for image, _ in samples]):
                 images, target = (torch.stack([samples[i][n] for i in group]) for n in (0, 1))
-                for name, network in networks.items():
-                    inputs = to_input(network, to_unit(images))
-                    for cell in cells[name]:
-                        cell.update(inputs, target.to(inputs.device))
-                        progress.add(len(images))
+                inputs = {name: to_input(network, to_unit(images)) for name, network in networks.items()}
+                for cell in cells:
+                    seen = inputs[cell.row.model]
+                    cell.update(seen, target.to(seen.device))
+                    progress.add(len(images))
 
 
-def _with_costs(rows: Sequence[Row], about: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """The rows, with seconds relative to those of the first network of one level, or of the first."""
-    first = next((name for name, facts in about.items() if facts["levels"] == 1), next(iter(about)))
-    plain = [row for row in rows if (row.model, row.method) == (first, "plain")]
-    base = {(row.split, row.resize): row.seconds_per_image for row in plain}
-
-    def cost(row: Row) -> float | None:
-        seconds, other = row.seconds_per_image, base[row.split, row.resize]
-        return seconds / other if seconds is not None and other else None
-
-    return [replace(row, cost=cost(row)) for row in rows]
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+def _clock(device: torch.device) -> float:
+    """The time, once the device has done its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    return time.perf_counter()

@@ -19,42 +19,23 @@ Supervision = Literal["answer", "mean", "apart"]
 
 
 def answer(model: nn.Module, images: Tensor, pool: LevelPool = "model") -> Tensor:
-    r"""The logits of a network.
-
-    ``"model"`` is the network's own answer; any network has one. The other pools combine the scores of its levels, see
-    :func:`~scalespaces.functional.scale_pool`.
-
-    Shape:
-        - images: :math:`(B, C, H, W)`
-        - Output: :math:`(B, classes)` or :math:`(B, classes, H, W)`
-
-    Example:
-        >>> model = scalespaces.models.create_model("s_densenet").eval()
-        >>> images = torch.rand(2, 3, 96, 96)
-        >>> torch.allclose(answer(model, images), answer(model, images, "mean"), atol=1e-6)
-        True
-    """
-    if pool == "model":
-        return model(images)
-    combined: Any = scale_pool(level_scores(model, images), pool)
+    """The logits of a network, ``(B, classes)`` or ``(B, classes, H, W)``: its own answer, or its levels' pooled."""
+    combined: Any = model(images) if pool == "model" else scale_pool(level_scores(model, images), pool)
     return combined
 
 
 def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
     """Each level's own logits: levels of ``(B, classes)``, or of ``(B, classes, H, W)`` at the images' pixels."""
     if not isinstance(model, ScaleNetwork):
-        raise ValueError(
-            f"this needs a network with levels, got a {type(model).__name__}; convert it with scalespaces.convert, or "
-            "use the pool 'model'"
-        )
+        way = "convert it with scalespaces.convert, or use the pool 'model'"
+        raise ValueError(f"this needs a network with levels, got a {type(model).__name__}; {way}")
     return on_image(model.scores(images), images.shape[2:])
 
 
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
-    r"""The cross-entropy, summed over all targets that are not ignored.
+    """The cross-entropy, summed over all targets that are not ignored.
 
-    ``"answer"`` supervises the network's own answer; ``"mean"`` the mean of its levels' logits, so that every level
-    learns; ``"apart"`` every level by itself: the loss is the mean of :math:`S` losses.
+    It is that of the network's own answer, of the ``"mean"`` of its levels, or the mean of every level's, ``"apart"``.
     """
     check_choice("supervise", how, get_args(Supervision))
     if how == "apart":

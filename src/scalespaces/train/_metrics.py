@@ -17,17 +17,14 @@ from scalespaces.theory._arguments import check_integer
 torchmetrics: Any = require("torchmetrics", "train")
 classification: Any = require("torchmetrics.classification", "train")
 
-Found = dict[str, Any]
-"""Metrics by name, fit for JSON: numbers, None for a metric that is not known, and a dictionary for each class."""
+Found = dict[str, Any]  # metrics by name, fit for JSON: None if unknown, and a dictionary for each class
 
 
 class _Metrics(nn.Module):
     """Names of the classes, checks of the arguments, and the confusion matrix."""
 
-    names: tuple[str, ...]
-    """Of the metrics over all classes; the first is shown unless another one is chosen."""
-    pixels: tuple[int, ...] = ()
-    """Of an image, as far as they have classes; any size will do."""
+    names: tuple[str, ...]  # of the metrics over all classes; the first is shown unless another one is chosen
+    pixels: tuple[int, ...] = ()  # of an image, as far as they have classes; any size will do
     update: Any
     _found: Any
 
@@ -54,8 +51,7 @@ class _Metrics(nn.Module):
         return self._found(self.confusion.compute().cpu())
 
     def _per_class(self, **columns: Sequence[Any]) -> dict[str, Found]:
-        rows = zip(*columns.values(), strict=True)
-        return {name: dict(zip(columns, row, strict=True)) for name, row in zip(self.class_names, rows, strict=True)}
+        return {name: {key: column[n] for key, column in columns.items()} for n, name in enumerate(self.class_names)}
 
     def _check(self, logits: Tensor, target: Tensor) -> Tensor:
         """Refuse shapes and classes that do not fit; return which targets count."""
@@ -71,24 +67,14 @@ class _Metrics(nn.Module):
 
 
 class ClassificationMetrics(_Metrics):
-    r"""Accuracy, area under the ROC curve, and negative log-likelihood of classes of images.
+    """Accuracy, area under the ROC curve, and negative log-likelihood of classes of images.
 
     For two classes, ``auroc`` is that of class 1's probability; for more, the mean over classes of each one against the
     rest. ``nll`` is the mean cross-entropy, in nats. Each class has its accuracy (recall), its ``auroc`` and its
     support, the number of its images. Means leave out classes that do not occur.
 
     A metric is None if it is undefined or not finite. Scores that are NaN count as 0.
-
-    Shape:
-        - logits: :math:`(B, classes)`
-        - target: :math:`(B,)`
-
-    Example:
-        >>> metrics = ClassificationMetrics(2, ["cat", "dog"])
-        >>> metrics.update(torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 0, 1]))
-        >>> found = metrics.compute()
-        >>> found["auroc"], found["per_class"]["dog"]
-        (1.0, {'accuracy': 0.5, 'auroc': 1.0, 'support': 2})
+    Logits are ``(B, classes)`` and targets ``(B,)``.
     """
 
     names = ("accuracy", "auroc", "nll")
@@ -117,45 +103,26 @@ class ClassificationMetrics(_Metrics):
             with warnings.catch_warnings(action="ignore"):  # about the classes without a curve
                 areas = self.auroc.compute().tolist()
             aurocs = [_number(area) if there else None for area, there in zip(areas, curves, strict=True)]
+        accuracy, *recalls = _ratios([confusion.trace(), *confusion.diag()], [support.sum(), *support])
         return {
-            "accuracy": _ratio(confusion.trace(), support.sum()),
+            "accuracy": accuracy,
             "auroc": aurocs[1] if self.num_classes == 2 else _mean(aurocs),
             "nll": _number(self.nll.compute()),
-            "per_class": self._per_class(
-                accuracy=_ratios(confusion.diag(), support), auroc=aurocs, support=support.tolist()
-            ),
+            "per_class": self._per_class(accuracy=recalls, auroc=aurocs, support=support.tolist()),
         }
 
 
 class SegmentationMetrics(_Metrics):
     r"""Average precision, intersection over union and accuracy of classes of pixels.
 
-    ``average_precision`` is the mean over classes of each one against the rest,
+    ``average_precision`` is the mean over classes of :math:`\sum_n (R_n - R_{n+1}) P_n`, with precision :math:`P_n`
+    and recall :math:`R_n` of the pixels whose probability is at least :math:`n / (\mathtt{thresholds} - 1)`.
+    Probabilities are counted in as many bins, so memory does not grow with the number of pixels. ``mean_iou`` is the
+    mean over classes of the intersection of the true and the predicted pixels, divided by their union. Each class has
+    ``average_precision``, ``iou`` and support, the number of its pixels. Means leave out classes that do not occur.
 
-    .. math:: \mathrm{AP} = \sum_n (R_n - R_{n+1}) P_n
-
-    with precision :math:`P_n` and recall :math:`R_n` of the pixels whose probability is at least
-    :math:`n / (\mathtt{thresholds} - 1)`. Probabilities are counted in as many bins, so memory does not grow with the
-    number of pixels. ``mean_iou`` is the mean over classes of the intersection of the true and the predicted pixels,
-    divided by their union. Each class has ``average_precision``, ``iou`` and support, the number of its pixels. Means
-    leave out classes that do not occur.
-
-    A metric is None if it is undefined. Scores that are NaN count as 0.
-
-    Args:
-        ignore_index: the number in masks of pixels that do not count.
-        thresholds: number of bins.
-
-    Shape:
-        - logits: :math:`(B, classes, H, W)`
-        - target: :math:`(B, H, W)`
-
-    Example:
-        >>> metrics = SegmentationMetrics(2, ["road", "sky"])
-        >>> metrics.update(torch.tensor([[[[9.0, 9.0]], [[0.0, 0.0]]]]), torch.tensor([[[0, 255]]]))
-        >>> found = metrics.compute()
-        >>> found["mean_iou"], found["per_class"]["sky"]
-        (1.0, {'average_precision': None, 'iou': None, 'support': 0})
+    A metric is None if it is undefined. Scores that are NaN count as 0. Pixels of the class ``ignore_index`` do not
+    count. Logits are ``(B, classes, H, W)`` and targets ``(B, H, W)``.
     """
 
     names = ("average_precision", "mean_iou", "accuracy")
@@ -178,20 +145,18 @@ class SegmentationMetrics(_Metrics):
         support, right = confusion.sum(1), confusion.diag()
         precisions = [p if n else None for p, n in zip(self.histograms.compute().tolist(), support, strict=True)]
         # A class that does not occur has no intersection, even if it was predicted.
-        ious = _ratios(right, torch.where(support > 0, support + confusion.sum(0) - right, 0))
+        unions = torch.where(support > 0, support + confusion.sum(0) - right, 0)
+        accuracy, *ious = _ratios([right.sum(), *right], [support.sum(), *unions])
         return {
             "average_precision": _mean(precisions),
             "mean_iou": _mean(ious),
-            "accuracy": _ratio(right.sum(), support.sum()),
+            "accuracy": accuracy,
             "per_class": self._per_class(average_precision=precisions, iou=ious, support=support.tolist()),
         }
 
 
 class Histograms(torchmetrics.Metric):
-    """Histograms of probabilities, for the pixels of each class and for all others: average precision in one pass.
-
-    torchmetrics has it, too, with one pass for each threshold: two orders of magnitude slower for 200 thresholds.
-    """
+    """Average precision in one pass; torchmetrics takes one for each threshold, a hundred times slower for 200."""
 
     counts: Tensor
 
@@ -220,12 +185,8 @@ def _number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _ratio(part: Any, whole: Any) -> float | None:
-    return float(part) / float(whole) if whole else None
-
-
-def _ratios(parts: Tensor, wholes: Tensor) -> list[float | None]:
-    return [_ratio(part, whole) for part, whole in zip(parts.tolist(), wholes.tolist(), strict=True)]
+def _ratios(parts: Sequence[Tensor], wholes: Sequence[Tensor]) -> list[float | None]:
+    return [float(part) / float(whole) if whole else None for part, whole in zip(parts, wholes, strict=True)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,20 +15,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.data import to_unit
+from scalespaces.data._cityscapes import CLASSES
 from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import first_channels
 from scalespaces.theory._arguments import check_integer
 from scalespaces.train._levels import LevelPool, answer
 
-WHOLE = 2**22
-"""Pixels that are seen at once. Larger images are seen in windows. The paper's S-ResNet takes 3.2 GiB for as many."""
-TILE = 1024
-"""Side of those windows, in pixels."""
+WHOLE = 2**22  # pixels that are seen at once; the paper's S-ResNet takes 3.2 GiB for as many
+TILE = 1024  # side of the windows in which larger images are seen, in pixels
 _COARSEST = 64  # pixels; windows start at multiples, so that networks which halve six times see the same grid
 _ITU = torch.tensor([0.299, 0.587, 0.114])  # weights of Pillow's "L"
+_CITYSCAPES = (  # the benchmark's colors, in the order of its classes
+    "804080 f423e8 464646 66669c be9999 999999 faaa1e dcdc00 6b8e23 98fb98 "
+    "4682b4 dc143c ff0000 00008e 000046 003c64 005064 0000e6 770b20"
+)
 
 File = str | Path
+Color = tuple[int, int, int]
 
 
 def predict(
@@ -48,8 +53,7 @@ def predict(
         images: a tensor ``(B, C, H, W)`` or ``(C, H, W)``, of bytes or of numbers from 0 to 1; or the name of an image
             file, or several.
         batch: number of images seen at once.
-        pool: how levels are combined, see :func:`~scalespaces.functional.scale_pool`; by default in the network's own
-            way.
+        pool: how levels are combined: in the network's own way, or see :func:`~scalespaces.functional.scale_pool`.
         size: height and width that files are resized to first, as for training; by default they are not.
         tile: side of the windows through which large images are seen, where every pixel has a class.
 
@@ -64,25 +68,23 @@ def predict(
     """
     network = model if isinstance(model, nn.Module) else load(model)
     check_integer("batch", batch, 1)
-    if isinstance(images, Tensor):
-        given, files = images, []
-    else:
-        given, files = None, [images] if isinstance(images, File) else list(images)
-    if not files and (given is None or given.ndim not in (3, 4) or not len(given)):
-        got = "none" if given is None else f"shape {tuple(given.shape)}"
+    given = [images] if isinstance(images, File) else images
+    tensor = given if isinstance(given, Tensor) else None
+    if not len(given) or (tensor is not None and tensor.ndim not in (3, 4)):
+        got = "none" if tensor is None else f"shape {tuple(tensor.shape)}"
         raise ValueError(f"images are a tensor (B, C, H, W) or (C, H, W), a file, or several files, got {got}")
-    if given is not None and size is not None:
+    if tensor is not None and size is not None:
         raise ValueError(f"size is for files, got {size}; resize a tensor before")
     with evaluating(network):
         pixels = describe_answers(network)[1]
         if tile is not None and not pixels:
             raise ValueError(f"tile is for networks that answer for every pixel, got {tile}")
-        if files and not pixels:
-            return torch.stack([p for _, p in predict_classes(network, files, batch=batch, pool=pool, size=size)])
-        if given is not None:
-            seen: Any = to_input(network, to_unit(given if given.ndim == 4 else given[None]))
+        if tensor is not None:
+            seen: Any = to_input(network, to_unit(tensor if tensor.ndim == 4 else tensor[None]))
+        elif pixels:
+            seen = [to_input(network, read_channels(file, channels_of(network), size)) for file in given]
         else:
-            seen = [to_input(network, read_channels(file, channels_of(network), size)) for file in files]
+            return torch.stack([p for _, p in predict_classes(network, given, batch=batch, pool=pool, size=size)])
         if not pixels:
             found = [_probabilities(network, part, pool, False) for part in seen.split(batch)]
             return check_finite(torch.cat(found)).cpu()
@@ -99,40 +101,30 @@ def predict_classes(
     size: tuple[int, int] | None = None,
     skipped: dict[str, str] | None = None,
 ) -> Iterator[tuple[File, Tensor]]:
-    """The probabilities ``(classes,)`` of each image, file by file, in their order, on the CPU.
+    """The probabilities ``(classes,)`` of each image, file by file, in their order, on the CPU; as :func:`predict`.
 
     Images may differ in size. They are read until there are ``batch`` of them or four million pixels; then those of
-    equal size are seen at once. They become gray or RGB, whichever the network takes.
-
-    Args:
-        model, files, batch, pool, size: as in :func:`predict`; the model is in evaluation mode.
-        skipped: if given, files that cannot be used are added to it, each with the reason; otherwise they are errors.
+    equal size are seen at once. Files that cannot be used are errors, or are added to ``skipped`` with the reason.
     """
-    check_integer("batch", batch, 1)
     waiting: list[tuple[File, Tensor]] = []
+
+    def answers() -> Iterator[tuple[File, Tensor]]:
+        found: dict[int, Tensor] = {}
+        for group in same_shape([image for _, image in waiting]):
+            with skipping([waiting[i][0] for i in group], skipped), named(*waiting[group[0]]):
+                some = _probabilities(model, torch.stack([waiting[i][1] for i in group]), pool, False).cpu()
+                found |= dict(zip(group, some, strict=True))
+        for i in sorted(found):
+            with skipping([waiting[i][0]], skipped), named(*waiting[i]):
+                yield waiting[i][0], check_finite(found[i])
+        waiting.clear()
+
     for file in files:
         with skipping([file], skipped):
             waiting.append((file, to_input(model, read_channels(file, channels_of(model), size))))
         if len(waiting) == batch or sum(image[0].numel() for _, image in waiting) >= WHOLE:
-            yield from _classes(model, waiting, pool, skipped)
-            waiting = []
-    yield from _classes(model, waiting, pool, skipped)
-
-
-def _classes(
-    model: nn.Module, waiting: Sequence[tuple[File, Tensor]], pool: LevelPool, skipped: dict[str, str] | None
-) -> Iterator[tuple[File, Tensor]]:
-    """The probabilities of images that may differ in size, in their order."""
-    files, images = [file for file, _ in waiting], [image for _, image in waiting]
-    found: dict[int, Tensor] = {}
-    for group in same_shape(images):
-        first = group[0]
-        with skipping([files[i] for i in group], skipped), named(files[first], images[first]):
-            some = _probabilities(model, torch.stack([images[i] for i in group]), pool, False).cpu()
-            found |= dict(zip(group, some, strict=True))
-    for i in sorted(found):
-        with skipping([files[i]], skipped), named(files[i], images[i]):
-            yield files[i], check_finite(found[i])
+            yield from answers()
+    yield from answers()
 
 
 def class_scores(model: nn.Module, images: Tensor, pixels: bool, pool: LevelPool, tile: Any = None) -> Tensor:
@@ -144,14 +136,7 @@ def class_scores(model: nn.Module, images: Tensor, pixels: bool, pool: LevelPool
 
 
 def predict_mask(model: nn.Module, image: Tensor, **options: Any) -> Tensor:
-    """The probabilities of the classes at every pixel of an image: :func:`predict_rows`, put together.
-
-    Example:
-        >>> model = torch.nn.Conv2d(3, 5, 3, padding=1).eval()
-        >>> image = torch.rand(3, 90, 70)
-        >>> torch.allclose(predict_mask(model, image, tile=48, overlap=8), model(image[None])[0].softmax(0), atol=1e-6)
-        True
-    """
+    """The probabilities of the classes at every pixel of an image: :func:`predict_rows`, put together."""
     return torch.cat(list(predict_rows(model, image, **options)), 1)
 
 
@@ -164,25 +149,18 @@ def predict_rows(
     batch: int = 8,
     pool: LevelPool = "model",
 ) -> Iterator[Tensor]:
-    """The probabilities of the classes at every pixel, some rows at a time from the top; few of them are in memory.
+    """The probabilities at every pixel, ``(classes, h, W)``, some rows at a time from the top: few are in memory.
 
-    The image is seen whole or through windows that overlap. Where they do, their probabilities are blended with weights
-    that fall off linearly from the middle. The outer quarter of an overlap does not count, since it is near the border
-    of a window. So windows make no difference if the network sees no further than that from a pixel, and has no steps
-    longer than that or than 64 pixels.
+    The image, normalized, is seen whole or through windows that overlap. Where they do, their probabilities are blended
+    with weights that fall off linearly from the middle. The outer quarter of an overlap does not count, since it is
+    near the border of a window. So windows make no difference if the network sees no further than that from a pixel,
+    and has no steps longer than that or than 64 pixels.
 
     Args:
-        model: from images to logits of every pixel, in evaluation mode.
-        image: as the model takes it: normalized, on its device.
         tile: side of the windows, or ``(height, width)``; up to 63 pixels more, so that they start at multiples of 64.
             By default, images of up to four million pixels are seen whole, and others in windows of 1024.
         overlap: of the windows, in pixels; by default a quarter of ``tile``.
         batch: number of windows seen at once, as long as they have no more than four million pixels.
-        pool: how levels are combined, see :func:`~scalespaces.train._levels.answer`.
-
-    Shape:
-        - image: :math:`(C, H, W)`
-        - Output: :math:`(classes, h, W)`, with heights :math:`h` that add up to :math:`H`
     """
     height, width = image.shape[1:]
     tiles = sides(tile, "tile") or ((height, width) if height * width <= WHOLE else (TILE, TILE))
@@ -191,7 +169,10 @@ def predict_rows(
         yield _probabilities(model, image[None], pool, True)[0]
         return
     at_once = max(1, min(check_integer("batch", batch, 1), WHOLE // (y.window * x.window)))
-    tent = _tent(y.trusted, image)[:, None] * _tent(x.trusted, image)
+    dtype = torch.promote_types(image.dtype, torch.float32)
+    places = (torch.arange(n, device=image.device, dtype=dtype) for n in (y.trusted, x.trusted))
+    column, row = (1 - (place - (len(place) - 1) / 2).abs() / ((len(place) + 1) / 2) for place in places)
+    tent = column[:, None] * row
     weights, total = tent.new_zeros(y.trusted, width), tent.new_zeros(0)
     for top, start, end in zip(y.places, y.starts, [*y.places[1:], height], strict=True):
         band = image[:, start : start + y.window]
@@ -211,8 +192,8 @@ def predict_rows(
 class _Axis:
     """Windows along an axis, all of ``window`` pixels: where they start, and which part of each is trusted.
 
-    From place i on, ``trusted`` pixels of window i count. They keep a quarter of the overlap away from the ends of the
-    window, except from ends of the image.
+    From place i on, ``trusted`` pixels of window i count, a quarter of the overlap away from ends that are not the
+    image's.
     """
 
     def __init__(self, length: int, tile: int, overlap: int | None) -> None:
@@ -233,15 +214,6 @@ class _Axis:
         last = -(-room // stride)  # evenly spread, no further apart than the stride
         self.places = [step * (room * i // last) for i in range(last + 1)]
         self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
-
-
-def _tent(length: int, like: Tensor) -> Tensor:
-    """Weights that fall off linearly from the middle."""
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    return 1 - (torch.arange(length, device=like.device, dtype=dtype) - (length - 1) / 2).abs() / ((length + 1) / 2)
-
-
-# --- what goes in ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -265,8 +237,8 @@ def channels_of(model: nn.Module) -> int:
 
 def device_called(name: str) -> torch.device:
     """The device of that name; the best there is for ``"auto"``."""
-    known = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    there = [kind for kind in known if known[kind]]
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = [kind for kind in found if found[kind]]
     device = there[0] if name == "auto" else name
     if device.partition(":")[0] not in there:
         raise ValueError(f"there is no device {name!r} here; use auto or one of {', '.join(there)}")
@@ -274,21 +246,19 @@ def device_called(name: str) -> torch.device:
 
 
 def read_channels(file: File, channels: int, size: tuple[int, int] | None = None) -> Tensor:
-    """Read an image as 3 channels, RGB, or 1, gray: Pillow's ``"L"``, with the weights of ITU-R 601.
+    """Read an image as 3 channels, RGB, or 1, gray: Pillow's ``"L"``, with the weights of ITU-R 601; float32."""
 
-    Shape:
-        - Output: :math:`(channels, H, W)`, float32, from 0 to 1 unless it was floating point already
-    """
+    def gray(picture: Any) -> Tensor | None:
+        if picture.mode.startswith(("I", "F")):  # one channel, which Pillow would cut down to 8 bits
+            return None
+        return to_unit(torch.from_numpy(np.array(picture.convert("RGB").convert("L")))[None])
+
+    if channels == 1 and size is None and (found := decode_file(file, gray)) is not None:
+        return found
+    pixels = read_pixels(file, deep=True, size=size)
     if channels == 1 and size is not None:
-        return (read_pixels(file, deep=True, size=size) * _ITU[:, None, None]).sum(0, keepdim=True)
-    gray = decode_file(file, _gray) if channels == 1 else None
-    return read_pixels(file, deep=True, size=size)[:channels] if gray is None else to_unit(gray)[None]
-
-
-def _gray(picture: Any) -> Tensor | None:
-    if picture.mode.startswith(("I", "F")):  # one channel, which Pillow would cut down to 8 bits
-        return None
-    return torch.from_numpy(np.array(picture.convert("RGB").convert("L")))
+        return (pixels * _ITU[:, None, None]).sum(0, keepdim=True)
+    return pixels[:channels]
 
 
 def to_input(model: nn.Module, image: Tensor) -> Tensor:
@@ -305,16 +275,8 @@ def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
     return groups.values()
 
 
-# --- what comes out --------------------------------------------------------------------------------------------------
-
-
 def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
-    """The names of the classes, numbers if its card has none, and whether there is an answer for every pixel.
-
-    Example:
-        >>> describe_answers(scalespaces.models.create_model("resnet", num_classes=2).eval())
-        (('0', '1'), True)
-    """
+    """The names of the classes, numbers if its card has none, and whether there is an answer for every pixel."""
     channels, found = channels_of(model), None
     side = max(32, model.smallest_side if isinstance(model, ScaleNetwork) else 0)
     while found is None:  # until it takes images of this size
@@ -341,11 +303,8 @@ def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bo
     b, _, h, w = images.shape
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
     if (len(shape), *shape[:1], *shape[2:]) not in ((2, b), (4, b, h, w)):
-        got = shape or type(logits).__name__
-        raise ValueError(
-            f"networks answer with logits ({b}, classes) or ({b}, classes, {h}, {w}) for images of shape "
-            f"{tuple(images.shape)}, got {got}"
-        )
+        expected = f"({b}, classes) or ({b}, classes, {h}, {w}) for images of shape {tuple(images.shape)}"
+        raise ValueError(f"networks answer with logits {expected}, got {shape or type(logits).__name__}")
     if logits.shape[1] < 2:
         raise ValueError(f"predictions choose between two classes or more, and the network has {logits.shape[1]}")
     if pixels is not None and pixels != (logits.ndim == 4):
@@ -359,6 +318,15 @@ def check_finite(probabilities: Tensor) -> Tensor:
     if not probabilities.isfinite().all():
         raise ValueError("its scores are not finite; look at its weights and the values of the image")
     return probabilities
+
+
+def palette(classes: Sequence[str]) -> tuple[Color, ...]:
+    """A color for each class: Cityscapes' own for its classes; for others, evenly spread hues in three shades."""
+    if tuple(classes) == tuple(CLASSES):
+        return tuple((r, g, b) for r, g, b in map(bytes.fromhex, _CITYSCAPES.split()))
+    shades = ((0.8, 1.0), (0.8, 0.7), (0.5, 0.85))
+    colors = (colorsys.hsv_to_rgb(n / len(classes), *shades[n % 3]) for n in range(len(classes)))
+    return tuple((round(255 * r), round(255 * g), round(255 * b)) for r, g, b in colors)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,24 +42,26 @@ class ModelOptions:
     convert: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name is None and self.source is None and self.file is None:
-            raise ValueError("model.name, model.source or model.file is needed: which network to train")
-        if self.name is not None and (self.source is not None or self.file is not None):
-            raise ValueError("model.name is given alone: model.file and model.source name a network, too")
-        if self.preset != "recommended" and self.name is None:
-            raise ValueError(f"model.preset is for a model.name, got {self.preset!r} without one")
-        if self.lift and self.file is not None:
-            raise ValueError("model.lift is for a model.name or model.source; model.file has its own")
-        arguments = {} if self.name is None else self.arguments  # a source may have any
+        named, sourced, filed = (key is not None for key in (self.name, self.source, self.file))
+        arguments = self.arguments if named else {}  # a source may have any
         for key, options in (("arguments", arguments), ("convert", self.convert)):
             for name in options:
                 if name in ("lift", *LIFT_ARGUMENTS):
                     place = "model.lift" if name == "lift" else f"model.lift.{name}"
                     raise ValueError(f"the lift is a key of its own: use {place}, not model.{key}.{name}")
-        if self.convert and (self.source is None or self.file is not None):
-            raise ValueError("model.convert is for a model.source without model.file, which has its own")
-        if self.arguments and self.name is None and self.source is None:
-            raise ValueError("model.arguments are for a model.name or model.source; model.file has its own")
+        for wrong, message in (
+            (not (named or sourced or filed), "name, model.source or model.file is needed: which network to train"),
+            (named and (sourced or filed), "name is given alone: model.file and model.source name a network, too"),
+            (
+                self.preset != "recommended" and not named,
+                f"preset is for a model.name, got {self.preset!r} without one",
+            ),
+            (self.lift and filed, "lift is for a model.name or model.source; model.file has its own"),
+            (self.convert and (filed or not sourced), "convert is for a model.source without model.file"),
+            (self.arguments and not (named or sourced), "arguments are for a model.name or model.source"),
+        ):
+            if wrong:
+                raise ValueError(f"model.{message}")
 
 
 @dataclass
@@ -87,10 +90,9 @@ class OptimizerOptions:
 
     def __post_init__(self) -> None:
         if not self.lr > 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0 or self.warmup < 0:
-            raise ValueError(
-                "optimizer: lr is above 0, momentum from 0 to below 1, weight_decay and warmup at least 0, got "
-                f"{self.lr}, {self.momentum}, {self.weight_decay}, {self.warmup}"
-            )
+            got = f"{self.lr}, {self.momentum}, {self.weight_decay}, {self.warmup}"
+            rule = "lr is above 0, momentum from 0 to below 1, weight_decay and warmup at least 0"
+            raise ValueError(f"optimizer: {rule}, got {got}")
         if not self.lr_factor > 0 or (self.clip is not None and not self.clip > 0):
             raise ValueError(f"optimizer: lr_factor and clip are above 0, got {self.lr_factor}, {self.clip}")
 
@@ -157,10 +159,8 @@ class TrainerOptions:
     valid_batches: int | None = None
 
     def __post_init__(self) -> None:
-        numbers = ("epochs", "max_steps", "devices", "nodes", "accumulate", "patience", "checkpoint_every", "log_every")
-        for name in (*numbers, "valid_batches"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
+        for name, value in vars(self).items():
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"trainer.{name} is at least 1, got {value}")
 
 
@@ -169,11 +169,6 @@ class Recipe:
     """An experiment.
 
     Args:
-        model: which network.
-        data: which images.
-        optimizer: how weights change.
-        levels: how levels are supervised and combined.
-        trainer: how training runs.
         seed: of all that is random.
     """
 
@@ -200,13 +195,12 @@ class Recipe:
         return sorted(differing - _FREE)
 
     def _plain(self) -> dict[str, Any]:
-        return _without_tuples(dataclasses.asdict(self))
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # lists for tuples
 
 
-_FREE = {"data.root", "data.workers", "data.table"} | {
+_FREE = {"data.root", "data.workers", "data.table"} | {  # keys that a resumed run may change
     f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "recompute", "checkpoint_every", "log_every")
 }
-"""Keys that a resumed run may change."""
 
 
 def recipe_parser(**options: Any) -> Any:
@@ -219,14 +213,9 @@ def recipe_parser(**options: Any) -> Any:
 
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and check it.
+    """Read a recipe from a YAML file and check it; an error names the unknown, wrong or missing key.
 
-    Args:
-        path: of the YAML file.
-        overrides: as on the command line, such as ``["--data.root", "data/pcam"]``.
-
-    Raises:
-        ValueError: for an unknown key, a value of the wrong type, or a missing key; the message names it.
+    ``overrides`` are written as on the command line: ``["--data.root", "data/pcam"]``.
     """
     return parse_recipe(recipe_parser(), path, overrides)[0]
 
@@ -235,9 +224,7 @@ def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> 
     """The recipe, and the namespace with all of the parser's options."""
     if path is not None:
         if not Path(path).is_file():
-            raise FileNotFoundError(
-                f"no recipe {str(path)!r}; those that come with scalespaces are in the folder recipes"
-            )
+            raise FileNotFoundError(f"no recipe {str(path)!r}; those of scalespaces are in the folder recipes")
         _refuse_duplicates(Path(path))
         words = ["--recipe", str(path), *words]
     try:
@@ -260,12 +247,6 @@ def _refuse_duplicates(path: Path) -> None:
             if twice := [key for key in keys if keys.count(key) > 1]:
                 raise ValueError(f"duplicate key {twice[0]!r} in {str(path)!r}")
             nodes += [value for _, value in node.value]
-
-
-def _without_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_tuples(item) for key, item in value.items()}
-    return [_without_tuples(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,7 +7,8 @@ import os
 import platform
 import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,23 +22,22 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from torch.utils.data import DataLoader
 
 from scalespaces._files import prepare, write_json
-from scalespaces.data import ImageDataset, to_unit
+from scalespaces.data import to_unit
 from scalespaces.models import Card, ConversionError, convert, create_model, load
 from scalespaces.models._network import NamedNetwork
 from scalespaces.models._source import build
 from scalespaces.nn import synchronize
-from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
+from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
 from scalespaces.train._data import class_names, num_classes, open_split
 from scalespaces.train._levels import answer
+from scalespaces.train._predict import evaluating
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._tasks import Task
 
 RECIPE, VERSIONS, RESULT = "recipe.yaml", "versions.json", "result.json"
-_PACKAGES = ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "h5py", "safetensors")
 _BAD_ADVICE = (  # loaders are ours, and their workers are the user's choice
     ".*does not have many workers.*",
     ".*smaller than the logging interval.*",
@@ -64,14 +64,13 @@ def train(
 ) -> Result:
     """Train a network by a recipe.
 
-    In the folder ``out`` there are ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, TensorBoard's
-    files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
+    The folder ``out`` gets ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, ``result.json``,
+    TensorBoard's files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
 
     Args:
         recipe: the experiment, or its YAML file.
         out: the folder.
-        resume: continue from ``last.ckpt``, if there is one.
-        force: start over if there is one.
+        resume, force: continue from ``last.ckpt``, or start over, if there is one.
         quiet: no progress bar.
     """
     recipe, out = recipe if isinstance(recipe, Recipe) else load_recipe(recipe), Path(out)
@@ -84,7 +83,7 @@ def train(
     if data.augment == "pcam" and channels != 3:
         raise ValueError(f"data.augment pcam is for color images of 3 channels, got {channels}")
     network = make_network(recipe, channels, classes)
-    task = Task(network, recipe, classes, class_names(data))
+    task = Task(network, recipe, classes, class_names(data), (train_set, valid_set))
     keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
     trainer = make_trainer(recipe, out, keeper, quiet=quiet)
     _try_out(network, valid_set[0][0], recipe, classes)
@@ -94,18 +93,24 @@ def train(
         synchronize(network)
     prepare(out / LAST)
     if trainer.is_global_zero:
+        old = [f".{Path(name).stem}-*{Path(name).suffix}" for name in (LAST, BEST, NETWORK)]  # drafts of killed runs
         if checkpoint is None:  # all is checked, so the files of a run before may go
-            _clear(out, LAST, BEST, NETWORK, METRICS, RESULT, "tensorboard/events.*")
-        _clear(out, *(f".{Path(name).stem}-*{Path(name).suffix}" for name in (LAST, BEST, NETWORK)))  # of killed runs
-        _describe(recipe, out)
-    with warnings.catch_warnings():
-        _ignore_advice()
-        try:
-            trainer.fit(task, datamodule=Data(recipe, train_set, valid_set), ckpt_path=checkpoint, weights_only=True)
-        except SystemExit as stop:
-            if trainer.interrupted:
-                raise KeyboardInterrupt from stop
-            raise
+            old += [LAST, BEST, NETWORK, METRICS, RESULT, "tensorboard/events.*"]
+        for file in [file for pattern in old for file in out.glob(pattern)]:
+            file.unlink(missing_ok=True)
+        recipe.save(out / RECIPE)
+        versions = {"python": platform.python_version(), "platform": platform.platform(), "seed": recipe.seed}
+        for name in ("scalespaces", "torch", "lightning", "torchmetrics", "numpy", "scipy", "h5py", "safetensors"):
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
+        write_json(out / VERSIONS, versions | {"threads": torch.get_num_threads(), "cuda": torch.version.cuda})
+    try:
+        with _without_advice():
+            trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as stop:
+        if trainer.interrupted:
+            raise KeyboardInterrupt from stop
+        raise
     result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
     if trainer.is_global_zero:
         document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
@@ -136,78 +141,31 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
         raise ValueError(f"model: {error}") from error
     if recipe.trainer.recompute:
         if not isinstance(network, NamedNetwork):
-            raise ValueError(
-                f"trainer.recompute needs a network whose blocks are known, got {type(network).__name__}; use "
-                "model.name, or scalespaces.nn.checkpoint inside the network"
-            )
+            got = f"{type(network).__name__}; use model.name, or scalespaces.nn.checkpoint inside the network"
+            raise ValueError(f"trainer.recompute needs a network whose blocks are known, got {got}")
         network.recompute = True
     data, old = recipe.data, Card.of(network)
     network.card = Card(class_names(data) or old.classes, data.mean or old.mean, data.std or old.std)
     return network.train()
 
 
-class Data(pl.LightningDataModule):
-    """The training and validation sets of a recipe, and the batch to resume from."""
-
-    trainer: Any
-
-    def __init__(self, recipe: Recipe, train: ImageDataset, valid: ImageDataset) -> None:
-        super().__init__()
-        self.recipe, self.train, self.valid = recipe, train, valid
-
-    def _place(self) -> dict[str, Any]:
-        return {"rank": self.trainer.global_rank, "processes": self.trainer.world_size}
-
-    @property
-    def _pin(self) -> bool:
-        return self.trainer.strategy.root_device.type == "cuda"
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """The batches, from the next one on."""
-        options, loop = self.recipe.data, self.trainer.fit_loop
-        batches = KeyedBatches(
-            self.train,
-            options.batch_size,
-            self.recipe.seed,
-            accumulate=self.recipe.trainer.accumulate,
-            epoch=loop.epoch_progress.current.processed,
-            **self._place(),
-        )
-        batches.start = loop.epoch_loop.batch_progress.current.ready % len(batches)
-        return training_loader(batches, options.workers, pin=self._pin)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        """The validation set, divided among processes; whole images one by one."""
-        options = self.recipe.data
-        size = 1 if options.segmentation else max(1, options.batch_size // self.trainer.world_size)
-        return evaluation_loader(self.valid, min(size, 256), options.workers, pin=self._pin, **self._place())
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Images and targets; indices stay on the CPU, where random numbers are drawn."""
-        moved = super().transfer_batch_to_device(batch[:2], device, dataloader_idx)
-        return [*moved, *batch[2:]]
-
-
 def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
     """Find out whether the network takes the images and knows the classes, before anything runs."""
     height, width = recipe.data.crop or image.shape[1:]
     image = image[:, :height, :width]
-    network.eval()
-    with torch.no_grad():
-        try:
+    try:
+        with evaluating(network), torch.no_grad():
             logits = answer(network, Card.of(network).normalize(to_unit(image[None])), recipe.levels.pool)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise ValueError(f"model: it does not take images of {tuple(image.shape)}: {error}") from error
-    network.train()
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ValueError(f"model: it does not take images of {tuple(image.shape)}: {error}") from error
     if not isinstance(logits, Tensor):
         raise ValueError(f"model: networks answer with a tensor of logits, got a {type(logits).__name__}")
     expected = (1, classes, *image.shape[1:]) if recipe.data.segmentation else (1, classes)
     if logits.shape != expected:
-        raise ValueError(
-            f"model: answers are {expected} for an image of {tuple(image.shape)} and {classes} classes, got "
-            f"{tuple(logits.shape)}; set the number of classes in model.arguments, and use a network for "
-            f"{'segmentation' if recipe.data.segmentation else 'classification'}"
-        )
+        rule = f"answers are {expected} for an image of {tuple(image.shape)} and {classes} classes"
+        kind = "segmentation" if recipe.data.segmentation else "classification"
+        way = f"set the number of classes in model.arguments, and use a network for {kind}"
+        raise ValueError(f"model: {rule}, got {tuple(logits.shape)}; {way}")
 
 
 class Patience(EarlyStopping):
@@ -250,9 +208,8 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
         if not isinstance(devices, int):
             raise ValueError("trainer.devices is a number with the strategy fsdp, unless torchrun or SLURM started it")
         strategy = ModelParallelStrategy(devices * nodes, 1, save_distributed_checkpoint=False)
-    with warnings.catch_warnings():
-        _ignore_advice()
-        try:
+    try:
+        with _without_advice():
             return pl.Trainer(
                 accelerator=options.accelerator,
                 devices=devices,
@@ -274,22 +231,19 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
                 enable_model_summary=False,
                 default_root_dir=out,
             )
-        except (MisconfigurationException, ValueError, RuntimeError) as error:  # such as devices that are not there
-            raise ValueError(f"trainer: {error}") from error
+    except (MisconfigurationException, ValueError, RuntimeError) as error:  # such as devices that are not there
+        raise ValueError(f"trainer: {error}") from error
 
 
 def _rejoin(recipe: Recipe) -> None:
-    """Connect to the other processes after torchrun has restarted them all.
-
-    Its store may outlive them and hold the addresses of the old processes, so the keys get a new prefix.
-    """
+    """Connect to the other processes after torchrun has restarted them all."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if attempt == "0" or distributed.is_initialized():
         return
     cuda = recipe.trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    store, rank, processes = next(rendezvous("env://"))
+    store, rank, processes = next(rendezvous("env://"))  # may still hold the addresses of the old processes
     keys = PrefixStore(f"attempt_{attempt}", store)
     distributed.init_process_group("nccl" if cuda else "gloo", store=keys, rank=rank, world_size=processes)
 
@@ -315,10 +269,8 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
         if not (out / RECIPE).is_file():
             raise FileNotFoundError(f"{str(out)!r} has a {LAST} and no {RECIPE}, so it cannot be resumed")
         if differing := recipe.differences(load_recipe(out / RECIPE)):
-            raise ValueError(
-                f"{str(out)!r} was started with another recipe, so it cannot be resumed: {', '.join(differing)} "
-                "differ; use the same values, or another --out"
-            )
+            way = f"{', '.join(differing)} differ; use the same values, or another --out"
+            raise ValueError(f"{str(out)!r} was started with another recipe, so it cannot be resumed: {way}")
         return str(last)
     # A run that was killed in its first epoch has neither a last checkpoint nor a result. Only the first process looks:
     # others may come here when that has begun to write.
@@ -331,22 +283,10 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
     return None
 
 
-def _clear(folder: Path, *patterns: str) -> None:
-    for file in [file for pattern in patterns for file in folder.glob(pattern)]:
-        file.unlink(missing_ok=True)
-
-
-def _describe(recipe: Recipe, out: Path) -> None:
-    """Write the recipe and the versions of the software."""
-    recipe.save(out / RECIPE)
-    versions = {"python": platform.python_version(), "platform": platform.platform(), "seed": recipe.seed}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    write_json(out / VERSIONS, versions | {"threads": torch.get_num_threads(), "cuda": torch.version.cuda})
-
-
-def _ignore_advice() -> None:
+@contextmanager
+def _without_advice() -> Iterator[None]:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in _BAD_ADVICE:
-        warnings.filterwarnings("ignore", message)
+    with warnings.catch_warnings():
+        for message in _BAD_ADVICE:
+            warnings.filterwarnings("ignore", message)
+        yield

@@ -1,4 +1,4 @@
-"""Evaluation at other scales: resize images, and combine what a network answers at several scales."""
+"""What is done about scale: images resized, a network evaluated at several scales, and scale jitter for training."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scalespaces._torch import full_precision
+from scalespaces.functional._sampling import fold
 from scalespaces.models._network import ImageTooSmallError
 from scalespaces.theory._arguments import check_choice, check_real
 
 How = Literal["mean", "select"]
+Fill = Literal["zeros", "reflect"]
 
 
 def rescale_batch(images: Tensor, scale: float) -> Tensor:
-    """Resize whole images by a factor: bicubic, antialiased where they shrink, clamped to the range of each image.
+    """Resize images ``(B, C, H, W)`` by a factor: bicubic, antialiased, clamped to the range of each image.
 
     Sides of n pixels get ``round(n * scale)``, at least 1. If neither changes, the images are returned as they are.
-
-    Shape:
-        - images: :math:`(B, C, H, W)`, floating point
-        - Output: :math:`(B, C, H', W')`
-
-    Example:
-        >>> rescale_batch(torch.rand(2, 3, 96, 64), 0.5).shape
-        torch.Size([2, 3, 48, 32])
     """
-    check_scale(scale)
+    check_scales([scale])
     size = tuple(max(1, round(n * scale)) for n in images.shape[2:])
     if size == images.shape[2:]:
         return images
@@ -43,11 +39,7 @@ class TooSmallError(ValueError):
 
 
 def at_scale(model: Callable[[Tensor], Tensor], images: Tensor, scale: float) -> Tensor:
-    """The log-probabilities of a network for resized images; those of pixels are resized back.
-
-    Raises:
-        TooSmallError: If the resized images are too small for the network.
-    """
+    """The log-probabilities of a network for resized images; those of pixels are resized back."""
     size, resized = images.shape[2:], rescale_batch(images, scale)
     try:
         logits = as_float(model(resized))
@@ -73,19 +65,7 @@ class MultiScale(nn.Module):
     :math:`\log \frac1n \sum_s p_s`. ``"select"`` selects a scale for every image: the one whose answer has the lowest
     entropy, :math:`-\sum_i p_s^i \log p_s^i`, averaged over pixels if every pixel has an answer.
 
-    Args:
-        model: from images to logits, ``(B, classes)`` or ``(B, classes, H, W)``.
-        scales: the factors, see :func:`rescale_batch`.
-        how: ``"mean"`` or ``"select"``.
-
-    Shape:
-        - Input: :math:`(B, C, H, W)`
-        - Output: log-probabilities, :math:`(B, classes)` or :math:`(B, classes, H, W)`
-
-    Example:
-        >>> model = scalespaces.models.create_model("densenet").eval()
-        >>> round(MultiScale(model, [0.5, 1, 2])(torch.rand(1, 3, 32, 32)).exp().sum().item(), 4)
-        1.0
+    Answers are log-probabilities, ``(B, classes)`` or ``(B, classes, H, W)``.
     """
 
     def __init__(self, model: Callable[[Tensor], Tensor], scales: Sequence[float], how: How = "mean") -> None:
@@ -108,16 +88,11 @@ class MultiScale(nn.Module):
         return answer - math.log(len(self.scales)) if self.how == "mean" else answer
 
 
-def check_scale(scale: float) -> float:
-    """The scale, if it is above 0."""
-    return check_real("scale", scale, "> 0", lambda s: s > 0)
-
-
 def check_scales(scales: Sequence[float]) -> list[float]:
     """The scales, if there are any, and all are above 0."""
     if not scales:
         raise ValueError("scales has at least one scale, got none")
-    return [check_scale(scale) for scale in scales]
+    return [check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales]
 
 
 def as_float(x: Tensor) -> Tensor:
@@ -129,3 +104,63 @@ def _entropy(log_probabilities: Tensor) -> Tensor:
     """The entropy of each image's answer, averaged over pixels: ``(B,)``."""
     pointwise = -(log_probabilities.exp() * log_probabilities).sum(1)
     return pointwise.flatten(1).mean(1) if pointwise.ndim > 1 else pointwise
+
+
+# --- scale jitter ----------------------------------------------------------------------------------------------------
+
+
+def draw_scales(
+    indices: Tensor | Sequence[int], epoch: int, seed: int = 0, low: float = 0.5, high: float = 2.0
+) -> Tensor:
+    """A factor between ``low`` and ``high``, log-uniform, for each sample: a function of seed, epoch and index alone.
+
+    The random numbers differ from those of ``keyed_generator`` for the same key. They are float64, on the CPU.
+    """
+    check_real("low", low, "> 0", lambda s: s > 0)
+    check_real("high", high, f">= low, which is {low:g}", lambda s: s >= low)
+    keys = [(int(epoch), int(index), 1) for index in (indices.tolist() if isinstance(indices, Tensor) else indices)]
+    draws = [np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=key)).uniform() for key in keys]
+    return low * (high / low) ** torch.tensor(draws, dtype=torch.float64)
+
+
+def zoom(images: Tensor, factors: Tensor, fill: Fill = "zeros") -> Tensor:
+    r"""Resize each image of a batch about its center, by a factor of its own, on the same canvas.
+
+    Pixel :math:`z` is the mean of the image around :math:`c + (z - c) / a`, weighted with a triangle two pixels wide:
+    pixels of the image or of the result, whichever are larger. That is antialiased bilinear interpolation, as one
+    matrix for each axis. Outside of an image there are ``"zeros"``, or its mirror image (``"reflect"``).
+    """
+    check_choice("fill", fill, get_args(Fill))
+    with full_precision(images):
+        rows, columns = (_weights(n, factors.double(), fill, images).unsqueeze(1) for n in images.shape[2:])
+        return (rows @ as_float(images) @ columns.mT).to(images.dtype)
+
+
+def zoom_masks(masks: Tensor, factors: Tensor, ignore_index: int = 255) -> Tensor:
+    """Resize masks as :func:`zoom` resizes their images: the nearest pixel, and ``ignore_index`` outside."""
+    rows, columns = (_origins(n, factors.double()).add(0.5).floor().long().to(masks.device) for n in masks.shape[1:])
+    (height, width), rows, columns = masks.shape[1:], rows.unsqueeze(2), columns.unsqueeze(1)
+    nearest = masks.gather(1, rows.clamp(0, height - 1).expand_as(masks))
+    nearest = nearest.gather(2, columns.clamp(0, width - 1).expand_as(masks))
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    return nearest.where(inside, ignore_index)
+
+
+def _origins(n: int, factors: Tensor) -> Tensor:
+    """Where each of n pixels comes from: ``(B, n)``."""
+    center = (n - 1) / 2
+    return center + (torch.arange(n, device=factors.device) - center) / factors.unsqueeze(1)
+
+
+def _weights(n: int, factors: Tensor, fill: Fill, like: Tensor) -> Tensor:
+    """The matrices of an axis, ``(B, n, n)``: from the image to the result."""
+    shrunk = max(1.0, 1 / float(factors.min()))
+    margin = math.ceil((n - 1) / 2 * (shrunk - 1) + shrunk)  # as far as any pixel looks beyond the image
+    factors = factors.to(like.device, torch.float32 if like.device.type == "mps" else torch.float64)
+    place = torch.arange(-margin, n + margin, device=like.device)
+    width = (1 / factors).clamp(min=1)[:, None, None]
+    weights = (1 - (place - _origins(n, factors).unsqueeze(2)).abs() / width).clamp(min=0)
+    weights = weights / weights.sum(2, keepdim=True)
+    mirrored = F.one_hot(fold(place, n, "reflect"), n).to(weights)
+    weights = weights[..., margin : margin + n] if fill == "zeros" else weights @ mirrored
+    return weights.to(as_float(like).dtype)

@@ -1,7 +1,8 @@
-"""What is trained: a network and its loss, as a Lightning module."""
+"""What is trained, and with what: a network, its loss and its batches, as a Lightning module."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,46 +14,41 @@ from torchmetrics import MeanMetric
 from scalespaces.data import to_unit
 from scalespaces.data._augment import PCamAugment
 from scalespaces.models import Card, ScaleNetwork
-from scalespaces.train._jitter import draw_scales, zoom, zoom_masks
+from scalespaces.theory._arguments import check_choice
+from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
 from scalespaces.train._levels import supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._predict import class_scores
 from scalespaces.train._recipe import Recipe
+from scalespaces.train._scales import draw_scales, zoom, zoom_masks
 
 
 class Task(pl.LightningModule):
-    r"""Classification of images, or of their pixels, with all that is random keyed by (seed, epoch, sample).
+    """Classification of images, or of their pixels, with all that is random keyed by (seed, epoch, sample).
 
-    The loss is the mean cross-entropy over all targets of a batch that are not ignored, on whatever device they are:
-
-    .. math:: L = \frac{\sum_p \sum_{i \in p} \ell_i}{\sum_p n_p}
-
-    over processes :math:`p`. Dropout in batch :math:`b` of epoch :math:`e` is drawn from a generator that is a function
-    of (seed, e, b, p), so that a resumed run continues with the same numbers. The network's card normalizes images.
+    The loss is the mean cross-entropy over all targets of a batch that are not ignored, on whatever device they are.
+    Dropout is drawn from a generator that is a function of (seed, epoch, batch, process), so that a resumed run
+    continues with the same numbers. The network's card normalizes images.
     """
 
-    def __init__(self, network: nn.Module, recipe: Recipe, num_classes: int, names: tuple[str, ...] = ()) -> None:
+    trainer: Any
+
+    def __init__(
+        self, network: nn.Module, recipe: Recipe, classes: int, names: Sequence[str] = (), sets: Sequence[Any] = ()
+    ) -> None:
         super().__init__()
-        self.network, self.recipe = network, recipe
+        self.network, self.recipe, self.sets = network, recipe, sets
         self.card = Card.of(network)
-        self.ignored = -100
-        """The target that does not count: only masks have one, so classes may have any number."""
-        if recipe.data.segmentation:
-            self.ignored = 255
-            self.metrics: Any = SegmentationMetrics(num_classes, names, ignore_index=self.ignored)
-        else:
-            self.metrics = ClassificationMetrics(num_classes, names)
-        known = ["train/loss", *(f"valid/{name}" for name in self.metrics.names)]
-        self.monitor = recipe.trainer.monitor or f"valid/{'mean_iou' if recipe.data.segmentation else 'accuracy'}"
-        """The quantity by which epochs are compared."""
-        if self.monitor not in known:
-            raise ValueError(f"trainer.monitor is one of {', '.join(known)}, got {self.monitor!r}")
+        masks = recipe.data.segmentation
+        self.ignored = 255 if masks else -100  # only masks have such a target, so classes may have any number
+        self.metrics: Any = SegmentationMetrics(classes, names) if masks else ClassificationMetrics(classes, names)
+        self.monitor = recipe.trainer.monitor or f"valid/{'mean_iou' if masks else 'accuracy'}"
+        check_choice("trainer.monitor", self.monitor, ["train/loss", *(f"valid/{n}" for n in self.metrics.names)])
         self.augment = PCamAugment(recipe.seed) if recipe.data.augment == "pcam" else None
         self._supervise = torch.compile(supervise) if recipe.trainer.compile else supervise
         self.train_loss = MeanMetric(nan_strategy="disable")  # a look at values would make a GPU wait
         self.train_loss.persistent(True)  # so that the mean over an epoch survives an interruption
-        self.found: dict[str, float] = {}
-        """What was measured in this epoch so far."""
+        self.found: dict[str, float] = {}  # what was measured in this epoch so far
         self.rate = recipe.optimizer.lr
         self._sharded = False
 
@@ -72,6 +68,29 @@ class Task(pl.LightningModule):
         if isinstance(self.network, ScaleNetwork):
             register_fsdp_forward_method(self.network, "scores")
         self._sharded = True
+
+    def train_dataloader(self) -> Any:
+        """The batches, from the next one of a resumed run on."""
+        options, loop, place = self.recipe.data, self.trainer.fit_loop, self._place()
+        accumulate, pin = self.recipe.trainer.accumulate, place.pop("pin")
+        batches = KeyedBatches(self.sets[0], options.batch_size, self.recipe.seed, accumulate=accumulate, **place)
+        batches.set_epoch(loop.epoch_progress.current.processed)
+        batches.start = loop.epoch_loop.batch_progress.current.ready % len(batches)
+        return training_loader(batches, options.workers, pin=pin)
+
+    def val_dataloader(self) -> Any:
+        """The validation set, divided among processes; whole images one by one."""
+        options = self.recipe.data
+        size = 1 if options.segmentation else max(1, options.batch_size // self.trainer.world_size)
+        return evaluation_loader(self.sets[1], min(size, 256), options.workers, **self._place())
+
+    def _place(self) -> dict[str, Any]:
+        pin = self.trainer.strategy.root_device.type == "cuda"
+        return {"rank": self.trainer.global_rank, "processes": self.trainer.world_size, "pin": pin}
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Images and targets; indices stay on the CPU, where random numbers are drawn."""
+        return [*super().transfer_batch_to_device(batch[:2], device, dataloader_idx), *batch[2:]]
 
     def configure_optimizers(self) -> Any:
         """The recipe's optimizer and learning rates."""
@@ -95,8 +114,7 @@ class Task(pl.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Tell the batches which epoch it is."""
-        loader: Any = self.trainer.train_dataloader
-        loader.batch_sampler.set_epoch(self.current_epoch)
+        self.trainer.train_dataloader.batch_sampler.set_epoch(self.current_epoch)
         self.found = {}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -163,9 +181,8 @@ class Task(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the validation set."""
-        values = self.metrics.compute()
-        self.metrics.reset()
-        for name, value in values.items():
+        for name, value in self.metrics.compute().items():
             if isinstance(value, float):
                 self.found[f"valid/{name}"] = value
                 self.log(f"valid/{name}", value, prog_bar=f"valid/{name}" == self.monitor)
+        self.metrics.reset()
