@@ -160,7 +160,7 @@ def report(costs: dict[str, Cost]) -> Iterator[Table]:
     head = ["network", "parameters", "their MiB", "optimizer MiB", "outputs MiB", "kept MiB", "multiply-adds"]
     yield Table("Networks", caption, head, networks)
     caption = "MiB of a device at the recipe's batch size (samples of a device; * needs a larger batch size)"
-    yield Table("Memory", caption, ["network", "batch size", *(f"{n} device(s)" for n in DEVICES)], memory)
+    yield Table("Memory", caption, ["network", "batch size", *(f"{n} device{'s' * (n > 1)}" for n in DEVICES)], memory)
     caption = "In a step, of a device: MiB of gradients; collectives of batch normalization and loss; KiB of buffers"
     head = [f"gradients MiB, {n} devices" for n in DEVICES[1:]]
     yield Table("Communication", caption, ["network", *head, "collectives", "their KiB", "buffers KiB"], communication)

@@ -102,7 +102,7 @@ class TestReadiness:
         model(image)  # kernels of fractional steps are sent once
         assert counts(model, image)["synchronizations"] == 0
 
-    @pytest.mark.parametrize("sides", [(32, 40), (72, 96)])  # upsampled by matrices, and by slices
+    @pytest.mark.parametrize("sides", [(32, 40), (96, 128)])  # upsampled by matrices, and by slices
     def test_no_channel_or_pixel_is_looped_over(self, sides):
         """Kernels depend on levels, and on neither sizes nor channels."""
         found = set()
