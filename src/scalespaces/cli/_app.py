@@ -9,11 +9,13 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
-from scalespaces.cli._arguments import Help, Parser
+from scalespaces.cli._arguments import Help, Parser, _whole
 
 FIRST_PORT, PORTS = 7860, 100
+_port = partial(_whole, "from 1 to 65535", range(1, 65536))
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -30,16 +32,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", metavar="FILE", help="network to start with, .safetensors, as scalespaces.models.save writes it")
     add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
-    add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
+    add(
+        "--port",
+        type=_port,
+        metavar="N",
+        help=f"port of the page (default: the first free one from {FIRST_PORT} on)",
+    )
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is for this machine alone")
     add("--no-browser", action="store_true", help="print the address, and open no browser")
     return parser.parse_args(words)
-
-
-def _port(text: str) -> int:
-    if not text.strip().isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 65535, got {text!r}")
-    return int(text)
 
 
 def _run(args: argparse.Namespace) -> None:
