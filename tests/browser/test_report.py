@@ -192,7 +192,7 @@ def test_without_scripts_all_but_the_viewer_shows_and_only_the_file_is_asked_for
         page.goto(address)
         page.wait_for_load_state("networkidle")
         assert [url for url in asked if not url.startswith("data:")] == [address]
-        for what in (".plot svg.wide", ".verdicts", ".features", ".heat", ".drawn img"):
+        for what in (".plot svg.wide", ".verdicts", ".features", ".drawn img"):
             assert page.locator(what).is_visible()
         for what in ("#viewer", "#theme"):
             assert page.locator(what).is_visible() == scripts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -16,9 +16,6 @@ from scalespaces.app._explore import Level
 from scalespaces.app._images import SIDE, Picture
 from scalespaces.app._predictions import Loaded, Prediction
 from scalespaces.plotting import plot_equivariance, plot_over_scales
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LOSSLESS = 256  # pixels; smaller levels are drawn enlarged, where JPEG would show
 
@@ -46,7 +43,7 @@ def _encode(pixels: Tensor) -> tuple[bytes, str]:
     return encode(pixels, "JPEG", "app", side=SIDE, quality=92), "jpeg"
 
 
-def _figure(about: str, figure: Figure) -> str:
+def _figure(about: str, figure: Any) -> str:
     drawn = image(about, svg(figure), "svg+xml", class_="ss-figure")
     return element("div", drawn, class_="ss-scroll ss-drawn")
 
