@@ -187,20 +187,12 @@ def test_mistakes_get_a_message_and_the_page_lives_on(visit, files):
     await_text(page, "preview", "512 × 512")
     await_text(page, "space-status", "")
 
-    for text, message in (("0.5", "base must be a finite number > 1"), ("two", "base must be a number such as")):
-        write(page, "base", text)
-        await_text(page, "space-status", message)
+    write(page, "base", "two")
+    await_text(page, "space-status", "base must be a number such as")
     write(page, "base", "2")
-    wrong = (("99", "from 1 to 12, got 99"), ("2.5", "from 1 to 12, got 2.5"), ("", "levels must be a"), ("5", ""))
-    for text, message in wrong:
+    for text, message in (("99", "from 1 to 12, got 99"), ("5", "")):
         write(page, "number", text, "input[type=number]")
         await_text(page, "space-status", message)
-    choose(page, "sampling", "oversampled")
-    write(page, "oversampling", "0.5")
-    await_text(page, "space-status", "oversampling must be 1")
-    write(page, "oversampling", "4")
-    await_sizes(page, *["512 × 512"] * 3, "256 × 256", "128 × 128")
-    await_text(page, "space-status", "")
 
     open_tab(page, "Predictions")
     for name in ("cut.safetensors", "words.png"):
