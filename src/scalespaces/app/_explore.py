@@ -25,8 +25,7 @@ MOST_SAMPLES = 2**24
 _MOST_BLUR = 1024  # pixels; larger kernels take seconds, and look the same
 _RUNS, _SECONDS = 5, 1.5  # of a measurement, at most
 
-Arguments = dict[str, Any]
-"""Those of :class:`~scalespaces.nn.Lift`."""
+Arguments = dict[str, Any]  # of a lift
 
 
 def number(name: str, value: object) -> float:

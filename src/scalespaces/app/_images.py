@@ -15,10 +15,8 @@ from scalespaces._extras import require
 from scalespaces.data import photograph
 from scalespaces.data._pixels import Refused, decode_file
 
-SIDE = 1024
-"""The longer side that larger images are reduced to, in pixels."""
-MOST_BYTES = 2**26
-MOST_PIXELS = 2**26
+SIDE = 1024  # pixels: the longer side that larger images are reduced to
+MOST_BYTES = MOST_PIXELS = 2**26
 _FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "TIFF", "GIF", "BMP", "PPM", "AVIF", "JPEG2000", "TGA", "ICO")
 _KNOWN = "PNG, JPEG, WebP, TIFF, GIF and BMP can be read"
 

@@ -20,10 +20,8 @@ from scalespaces.train._jitter import zoom
 from scalespaces.train._predict import _ITU, channels_of, check_finite, describe_answers, to_input
 
 FARTHEST, CLOSEST = 0.25, 4.0
-ZOOMS = tuple(2 ** (n / 2) for n in range(-4, 5))
-"""Half octaves, at which the curve is drawn."""
-LARGEST = 1024
-_LIVELY = 256
+ZOOMS = tuple(2 ** (n / 2) for n in range(-4, 5))  # half octaves, at which the curve is drawn
+LARGEST, _LIVELY = 1024, 256  # sides of the square that a network sees
 
 
 @dataclass(frozen=True, eq=False)

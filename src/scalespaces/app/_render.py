@@ -112,8 +112,7 @@ def network(loaded: Loaded | None) -> str:
 
 def seen(found: Prediction) -> str:
     """The picture that the network saw."""
-    height, width = found.seen.shape[1:]
-    about = f"what the network sees: {width} × {height} pixels"
+    about = "what the network sees: {} × {} pixels".format(*found.seen.shape[:0:-1])
     return image(about, *_encode(found.seen), class_="ss-seen") + note(about)
 
 

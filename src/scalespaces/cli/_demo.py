@@ -47,9 +47,8 @@ def _run(args: argparse.Namespace) -> None:
     # Find whatever can be wrong before the work begins.
     for module in ("sklearn", "matplotlib", "PIL.Image", "safetensors"):
         require(module, "demo")
-    page, numbers, weights = map(
-        prepare, (args.out / n for n in ("report.html", "results.json", "network.safetensors"))
-    )
+    names = "report.html", "results.json", "network.safetensors"
+    page, numbers, weights = (prepare(args.out / name) for name in names)
     if args.plot is not None:
         check_writable(args.plot)
     settings = QUICK if args.quick else FULL if args.full else Settings()

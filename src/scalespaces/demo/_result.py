@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import EquivarianceTable
 
-SIZES = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-"""Sizes of the test digits, relative to the training digits."""
-
+SIZES = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)  # of the test digits, relative to the training digits
 TRAINED = 1.0
 SHOWN = 5  # the digit of the pictures
 
