@@ -41,8 +41,9 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        if name in ("index", "index_put", "index_put_") and any(map(_is_mask, args[1])):
-            self.seen["nonzero"] += 1  # only the device knows how many there are
+        if name in ("index", "index_put", "index_put_"):
+            masks = (index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8))
+            self.seen["nonzero"] += any(True for _ in masks)  # only the device knows how many there are
         if not func.is_view and name not in NO_KERNEL:
             self.seen[name] += 1
         return func(*args, **(kwargs or {}))
@@ -58,7 +59,3 @@ class _Uploads(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.number += getattr(func, "__name__", "") in UPLOADS
         return func(*args, **(kwargs or {}))
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks import _plain as plain
 from benchmarks._case import Case, Contender, Settings, training_step
+from benchmarks._rivals import rival
 from scalespaces._extras import require
 from scalespaces.data import PCam, to_unit
 from scalespaces.data._augment import PCamAugment, move, recolor
@@ -47,28 +47,22 @@ def cases(settings: Settings) -> Iterator[Case]:
         with h5py.File(Path(folder) / pcam_file("train", "x")) as file:
             theirs = _PlainPatches(file["x"], ours.labels)
             contenders = [Contender("plain: h5py", epoch(theirs)), Contender("ours: PCam", epoch(ours), limit=1.0)]
-            title = f"reading {number} PCam patches at random, batches of {batch}"
-            yield Case("data", title, contenders)
+            yield Case("data", f"reading {number} PCam patches at random, batches of {batch}", contenders)
         images = torch.stack([ours[index][0] for index in range(batch)])
-        yield parts_of_a_step(settings, images, epoch(ours, order[:batch]))
-
-
-def parts_of_a_step(settings: Settings, images: Tensor, read: Any) -> Case:
-    """The reading of a batch, its augmentation and the parts of that, compared with a step of the plain DenseNet."""
-    model = create_model("densenet", growth=(2, 4, 8) if settings.quick else (12, 24, 48))
-    step = training_step(Contender("", settings.module(plain.DenseNet(model)), (settings.tensor(*images.shape),)))
-    augment, indices = PCamAugment(), range(len(images))
-    places, colors = augment.draw(indices, 0)
-    moved = move(images, places)
-    unit = to_unit(moved)
-    columns = colors.to(unit).unbind(1)
-    contenders = [
-        Contender("plain: DenseNet, training step", step),
-        Contender("ours: reading", read),
-        Contender("ours: augmentation", lambda: augment(images, indices, 0)),
-        Contender("- draw", lambda: augment.draw(indices, 0)),
-        Contender("- move", lambda: move(images, places)),
-        Contender("- to_unit", lambda: to_unit(moved)),
-        Contender("- color", lambda: recolor(unit, *columns)),
-    ]
-    return Case("data", f"the parts of a training step with {len(images)} patches", contenders)
+        plain = rival(create_model("densenet", growth=(2, 4, 8) if settings.quick else (12, 24, 48)))
+        step = training_step(Contender("", settings.module(plain), (settings.tensor(*images.shape),)))
+        augment, indices = PCamAugment(), range(batch)
+        places, colors = augment.draw(indices, 0)
+        moved = move(images, places)
+        unit = to_unit(moved)
+        columns = colors.to(unit).unbind(1)
+        contenders = [
+            Contender("plain: DenseNet, training step", step),
+            Contender("ours: reading", epoch(ours, order[:batch])),
+            Contender("ours: augmentation", lambda: augment(images, indices, 0)),
+            Contender("- draw", lambda: augment.draw(indices, 0)),
+            Contender("- move", lambda: move(images, places)),
+            Contender("- to_unit", lambda: to_unit(moved)),
+            Contender("- color", lambda: recolor(unit, *columns)),
+        ]
+        yield Case("data", f"the parts of a training step with {batch} patches", contenders)

@@ -23,11 +23,7 @@ def layer_limits(weight: Tensor, x: ScaleSpace | Tensor) -> tuple[float, float]:
 
 
 def network_limits(network: nn.Module, image: Sequence[int]) -> tuple[float, float]:
-    """The same for a network and images ``(channels, height, width)``.
-
-    All correlations and linear layers count. The lift, which a plain network does not have, and pointwise operations
-    do not.
-    """
+    """The same for a network and images ``(channels, height, width)``: correlations and linear layers count."""
     network, total = copy.deepcopy(network).to("meta").eval(), np.zeros(3)
 
     def note(module: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -4,72 +4,40 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks import _paper as paper
-from benchmarks import _plain as plain
 from benchmarks._case import Case, Contender, Settings
-from benchmarks._growth import Growth, grow
 from benchmarks._limits import network_limits
+from benchmarks._rivals import rival
 from scalespaces.models import create_model
-
-PRESETS = {"pyramid": "recommended", "dense": "paper"}
 
 
 def cases(settings: Settings) -> Iterator[Case]:
     """ResNet [1,1,N], S-ResNet [1,4,N] and [2,4,N]; DenseNet and S-DenseNet."""
     width, side, batch = (4, 64, 1) if settings.quick else (16, settings.side or 256, 4)
-    base = plain.ResNet(create_model("resnet", width=width))
-    names, title = {"k = 1": "s_resnet_no_interaction", "k = 2": "s_resnet"}, f"ResNet, N = {width}"
-    yield network(settings, title, base, names, {"width": width}, side, batch)
+    names = {"plain": "resnet", "k = 1": "s_resnet_no_interaction", "k = 2": "s_resnet"}
+    yield network(settings, f"ResNet, N = {width}", names, side, batch, width=width)
     growth, side, batch = ((2, 4, 8), 48, 2) if settings.quick else ((12, 24, 48), settings.side or 96, 32)
-    base = plain.DenseNet(create_model("densenet", growth=growth))
-    yield network(settings, "DenseNet", base, {"k = 3": "s_densenet"}, {"growth": growth}, side, batch)
+    yield network(settings, "DenseNet", {"plain": "densenet", "k = 3": "s_densenet"}, side, batch, growth=growth)
 
 
-def network(
-    settings: Settings,
-    title: str,
-    base: plain.Network,
-    names: dict[str, str],
-    arguments: dict[str, Any],
-    side: int,
-    batch: int,
-    *,
-    rivals: bool = True,
-) -> Case:
+def network(settings: Settings, title: str, names: dict[str, str], side: int, batch: int, **arguments: Any) -> Case:
     """The baseline, our networks by the levels of their filters and, as rivals, the paper's algorithm."""
-    image = settings.tensor(batch, 3, side, side)
-    contenders, papers = [Contender("plain", settings.module(base), (image,))], []
-    for sampling, preset in PRESETS.items():
-        for k, name in names.items():
+    image, papers = settings.tensor(batch, 3, side, side), []
+    baseline, *ours = names.items()
+    plain = rival(create_model(baseline[1], **arguments))
+    contenders = [Contender(baseline[0], settings.module(plain), (image,))]
+    for sampling, preset in (("pyramid", "recommended"), ("dense", "paper")):
+        for k, name in ours:
             model = create_model(name, preset=preset, **arguments)
             limit, folded = network_limits(model, (3, side, side))
-            rival = f"paper, {k}" if sampling == "dense" and rivals else None
-            if rival:
-                papers.append(Contender(rival, settings.module(paper.of(model)), (image,), limit))
+            theirs = f"paper, {k}" if sampling == "dense" else None
+            if theirs:
+                papers.append(Contender(theirs, settings.module(rival(model)), (image,), limit))
                 if settings.format != "contiguous":  # where PyTorch's own poolings of volumes are faster
-                    twin = replace(settings, format="contiguous").module(paper.of(model))
-                    papers.append(Contender(f"{rival}, contiguous", twin, (image.contiguous(),), limit))
-            contenders.append(Contender(f"{sampling}, {k}", settings.module(model), (image,), limit, folded, rival))
-        if rivals:
-            k, name = next(iter(names.items()))
-            again = create_model(name, preset=preset, **arguments)
-            again.recompute = True
-            contenders.append(Contender(f"{sampling}, {k}, recomputed", settings.module(again), (image,)))
+                    twin = replace(settings, format="contiguous").module(rival(model))
+                    papers.append(Contender(f"{theirs}, contiguous", twin, (image.contiguous(),), limit))
+            contenders.append(Contender(f"{sampling}, {k}", settings.module(model), (image,), limit, folded, theirs))
+        k, name = ours[0]
+        again = create_model(name, preset=preset, **arguments)
+        again.recompute = True
+        contenders.append(Contender(f"{sampling}, {k}, recomputed", settings.module(again), (image,)))
     return Case("models", f"{title}, {side} x {side}, batch {batch}, 4 levels", [*contenders, *papers])
-
-
-def growths(settings: Settings) -> Iterator[Growth]:
-    """A training step of the ResNet without interaction, as sizes grow."""
-
-    def case(side: int, width: int, levels: int) -> Case:
-        base, names = plain.ResNet(create_model("resnet", width=width)), {"k = 1": "s_resnet_no_interaction"}
-        arguments = {"width": width, "lift": {"num_levels": levels}}
-        return network(settings, "ResNet", base, names, arguments, side, 1, rivals=False)
-
-    quick = settings.quick
-    width, side, small = (4, 64, 64) if quick else (8, 256, 128)
-    sides, levels = ((64, 128), (1, 2)) if quick else ((64, 128, 256, 512), range(1, 7))
-    widths = (3, 4) if quick else (4, 8, 16, 32)
-    yield grow(f"ResNet, N = {width}, 4 levels", "image size", sides, lambda n: case(n, width, 4), settings)
-    yield grow(f"ResNet, N = {width}, {side} x {side}", "levels", levels, lambda n: case(side, width, n), settings)
-    yield grow(f"ResNet, {small} x {small}, 4 levels", "channels", widths, lambda n: case(small, n, 4), settings)

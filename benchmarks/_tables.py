@@ -9,7 +9,6 @@ from typing import Any
 from scalespaces._tables import text_table
 
 Cell = str | float | tuple[float, float] | None
-EXACT = 1e-12
 
 
 @dataclass
@@ -46,7 +45,7 @@ def grid(
     keys: Mapping[str, Iterable[str]],
     head: Iterable[str],
     cells: Callable[..., Sequence[Cell]],
-    exact: float = EXACT,
+    exact: float = 1e-12,
 ) -> Table:
     """A table with a row for each combination of keys: the keys, and the cells measured for them."""
     rows = []

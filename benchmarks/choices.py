@@ -83,14 +83,13 @@ def multiply_adds(model: nn.Module, image: Tensor) -> int:
 
 def accuracy(seeds: int, epochs: int) -> Table:
     image = torch.zeros(1, 1, CANVAS, CANVAS)
-    rows, costs = [], {name: multiply_adds(network(name).eval(), image) for name in NETWORKS}
+    rows, unit = [], multiply_adds(network("CNN").eval(), image)
     for name in NETWORKS:
         progress(f"accuracy: {name}")
         found = np.mean([accuracies(name, seed, epochs) for seed in range(seeds)], axis=0)
-        plain = name == "CNN"  # whose one level answers
-        for pool, row in zip(POOLS[:1] if plain else POOLS, found, strict=False):
-            cells = [*(f"{cell:.1f}" for cell in row), f"{costs[name] / costs['CNN']:.1f}x"]
-            rows.append([name, "" if plain else pool, *cells])
+        cost = f"{multiply_adds(network(name).eval(), image) / unit:.1f}x"
+        for pool, row in zip([""] if name == "CNN" else POOLS, found, strict=False):  # its one level answers
+            rows.append([name, pool, *(f"{cell:.1f}" for cell in row), cost])
     head = ["network", "answer", *(f"{size:g}" for size in SIZES), "cost"]
     return Table("Trained networks", "Accuracy by size, per cent.", head, rows)
 
@@ -100,7 +99,7 @@ def network(name: str) -> Any:
     return create_model("s_cnn", **size, **NETWORKS[name])
 
 
-def accuracies(name: str, seed: int, epochs: int) -> list[list[float]]:
+def accuracies(name: str, seed: int, epochs: int) -> list[tuple[float, ...]]:
     """Per cent for each way to combine the levels' scores, at each size."""
     scales = [2.0 * size for size in SIZES]
     how: Any = {"train": 2.0, "place": "random", "seed": seed}
@@ -109,20 +108,18 @@ def accuracies(name: str, seed: int, epochs: int) -> list[list[float]]:
     torch.manual_seed(seed)
     model = network(name).train()
     train(model, to_unit(trained.images), trained.labels, epochs)
-    found: list[list[float]] = [[] for _ in POOLS]
+    found = []
     with torch.no_grad():
         for test in (tests[f"test_{scale:g}"] for scale in scales):
             scores = model.eval().scores(to_unit(test.images))
-            for row, pool in zip(found, POOLS, strict=True):
-                answer: Any = scale_pool(scores, pool)
-                row.append(100 * float((answer.argmax(1) == test.labels).float().mean()))
-    return found
+            answers: list[Any] = [scale_pool(scores, pool) for pool in POOLS]
+            found.append([100 * float((answer.argmax(1) == test.labels).float().mean()) for answer in answers])
+    return [*zip(*found, strict=True)]
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, epochs: int, size: int = 32) -> None:
     """Every level learns from the mean of the levels' logits."""
-    generator = torch.Generator().manual_seed(0)
-    steps = len(images) // size
+    generator, steps = torch.Generator().manual_seed(0), len(images) // size
     optimizer = torch.optim.Adam(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=epochs * steps)
     for _ in range(epochs):

@@ -20,8 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
-    # By line and scale: one number per file.
-    values: dict[tuple[str, float], list[float]] = defaultdict(list)
+    values: dict[tuple[str, float], list[float]] = defaultdict(list)  # by line and scale: one number per file
     costs: dict[str, list[float]] = defaultdict(list)
     for file in args.files:
         for row in json.loads(Path(file).read_text(encoding="utf-8"))["results"]:

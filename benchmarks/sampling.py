@@ -40,11 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Iterator[Table]:
     if not 128 <= args.size <= 512:
         raise ValueError(f"--size is from 128 to 512, the photograph's side, got {args.size}")
-    image = photograph(args.size).double()
-    yield cost_of_a_layer()
-    yield translation_of_the_lift(image)
-    yield aliasing_of_the_lift(image)
-    yield cascade_from_direct(image)
+    yield from lifts(photograph(args.size).double())
     yield gains()
     yield from networks()
 
@@ -60,8 +56,10 @@ def lift(sampling: str, s0: str, method: str, num_levels: int = len(LEVELS), **m
     return Lift(num_levels, sampling=SAMPLINGS[sampling], zero_scale=ZERO_SCALES[s0], method=method, **more).double()
 
 
-def cost_of_a_layer() -> Table:
-    def cells(sampling: str) -> list[str]:
+def lifts(image: Tensor) -> Iterator[Table]:
+    keys = {"sampling": MAIN_SAMPLINGS, "s0": ZERO_SCALES}
+
+    def cost(sampling: str) -> list[str]:
         steps = lift(sampling, "1/4", "cascade").plan.steps
         spacings, pixels = [2.0**k / step for k, step in enumerate(steps)], [step**-2 for step in steps]
         grids = [", ".join(f"{number:.3g}" for number in numbers) for numbers in (steps, spacings)]
@@ -69,28 +67,20 @@ def cost_of_a_layer() -> Table:
 
     caption = "By arithmetic, in multiplications of a plain convolution at full resolution: 4 levels of base 2."
     head = ["steps", "tap spacing", "k = 1", "k = 2"]
-    return grid("Cost of a layer", caption, {"sampling": SAMPLINGS}, head, cells)
+    yield grid("Cost of a layer", caption, {"sampling": SAMPLINGS}, head, cost)
 
-
-def translation_of_the_lift(image: Tensor) -> Table:
-    def cells(sampling: str, s0: str) -> list[tuple[float, float]]:
+    def translation(sampling: str, s0: str) -> list[tuple[float, float]]:
         tables = [translation_error(lift(sampling, s0, method), image, translations=MOVES) for method in METHODS]
         return [(float(t.errors[0, k]), float(t.errors[: 2**k, k].max())) for t in tables for k in LEVELS]
 
-    caption = (
-        "Error of level k when the image moves by one pixel / by the worst of 1 to 2^k pixels; the unmoved level is "
-        "read between its samples by linear interpolation, as the layers do."
-    )
+    caption = "Error of level k, read by linear interpolation: moved by one pixel / by the worst of 1 to 2^k pixels."
     head = [f"{method}, k = {k}" for method in METHODS for k in LEVELS]
-    keys = {"sampling": MAIN_SAMPLINGS, "s0": ZERO_SCALES}
-    return grid("Translation error of the lift", caption, keys, head, cells, exact=-1)
+    yield grid("Translation error of the lift", caption, keys, head, translation, exact=-1)
 
-
-def aliasing_of_the_lift(image: Tensor) -> Table:
     half = image.shape[-1] // 32 * 16  # every level divides the sides of the mirrored image, which is periodic
-    image = image[..., :half, :half]
-    image = torch.cat([image, image.flip(-1)], -1)
-    periodic = torch.cat([image, image.flip(-2)], -2)
+    quarter = image[..., :half, :half]
+    upper = torch.cat([quarter, quarter.flip(-1)], -1)
+    periodic = torch.cat([upper, upper.flip(-2)], -2)
 
     def worst_aliasing(lift: Lift, k: int) -> float:
         level, step = lift(periodic).levels[k], lift.plan.steps[k]
@@ -102,30 +92,23 @@ def aliasing_of_the_lift(image: Tensor) -> Table:
             errors.append(difference(expected, lift(periodic.roll(-move, -1)).levels[k]))
         return max(errors)
 
-    def cells(sampling: str, s0: str) -> list[float]:
-        lifts = [lift(sampling, s0, method, padding_mode="circular") for method in METHODS]
-        return [worst_aliasing(each, k) for each in lifts for k in LEVELS[1:]]
+    def aliasing(sampling: str, s0: str) -> list[float]:
+        circular = [lift(sampling, s0, method, padding_mode="circular") for method in METHODS]
+        return [worst_aliasing(each, k) for each in circular for k in LEVELS[1:]]
 
-    caption = (
-        "The same, worst of 1 to 2^k pixels, with the unmoved level moved by its Fourier series (circular padding, the "
-        "image mirrored): aliasing is left, the rest of the table above is linear interpolation."
-    )
+    caption = "The same, worst of 1 to 2^k pixels, with Fourier interpolation on the mirrored image."
     head = [f"{method}, k = {k}" for method in METHODS for k in LEVELS[1:]]
-    return grid("Aliasing alone", caption, {"sampling": MAIN_SAMPLINGS[1:], "s0": ZERO_SCALES}, head, cells, exact=-1)
+    yield grid("Aliasing alone", caption, keys | {"sampling": MAIN_SAMPLINGS[1:]}, head, aliasing, exact=-1)
 
+    size = (image.shape[-1] - 1) // 32 * 32 + 1
 
-def cascade_from_direct(image: Tensor, num_levels: int = 6) -> Table:
-    step = 2 ** (num_levels - 1)
-    size = (image.shape[-1] - 1) // step * step + 1
-
-    def cells(sampling: str, s0: str) -> list[float]:
-        spaces = [lift(sampling, s0, method, num_levels)(image[..., :size, :size]) for method in METHODS]
+    def distance(sampling: str, s0: str) -> list[float]:
+        spaces = [lift(sampling, s0, method, 6)(image[..., :size, :size]) for method in METHODS]
         return [difference(*pair) for pair in zip(*(space.levels[1:] for space in spaces), strict=True)]
 
     caption = f"On the same grid; n = {size}, where the borders that the grids of all levels reflect at coincide."
-    head = [f"k = {k}" for k in range(1, num_levels)]
-    keys = {"sampling": MAIN_SAMPLINGS, "s0": ZERO_SCALES}
-    return grid("Distance between the cascade and the direct lift", caption, keys, head, cells, exact=-1)
+    head = [f"k = {k}" for k in range(1, 6)]
+    yield grid("Distance between the cascade and the direct lift", caption, keys, head, distance, exact=-1)
 
 
 def gains(num_levels: int = 5, size: int = 2049) -> Table:
@@ -143,10 +126,7 @@ def gains(num_levels: int = 5, size: int = 2049) -> Table:
         levels = lift("dense", s0, method, num_levels, **more)(impulse).levels
         return [(gain(levels[k], math.pi), gain(levels[k], math.pi / 2**k)) for k in range(1, num_levels)]
 
-    caption = (
-        "Dense sampling, from impulse responses: gain of level k at the Nyquist frequency of the image's grid, pi, / "
-        "of a pyramid's grid at that level, pi / 2^k. Truncation is the radius of the kernels in standard deviations."
-    )
+    caption = "Dense, at the Nyquist frequency of the image's grid, pi, / of a pyramid's grid at that level, pi / 2^k."
     keys = {"s0": ZERO_SCALES, "method, truncation": ("direct 4", "direct 12", "cascade 4")}
     head = [f"k = {k}" for k in range(1, num_levels)]
     return grid("Gain at the Nyquist frequency", caption, keys, head, cells, exact=-1)
@@ -175,9 +155,7 @@ def networks() -> Iterator[Table]:
     columns = [(m, p, n) for m in METHODS for p in PADDINGS for n in (FITTING, OTHER)]
     yield grid(
         "Equivariance error of networks",
-        f'Lift to {NETWORK_LEVELS} levels (s0 = 1/4), three layers of k = 2 filters with scale_padding="valid": the '
-        "largest error of the 3 levels left, image downscaled by c and c^2 by the method's own action, borders "
-        "included; one random network throughout.",
+        "Three layers of k = 2 filters: the largest error of the levels left, downscaled by the method's own action.",
         {"sampling": SAMPLINGS, "base": BASES},
         [f"{m}, {p}, n = {n}" for m, p, n in columns],
         lambda s, base: [worst(network(s, p, base=BASES[base], method=m), n, m) for m, p, n in columns],
@@ -196,16 +174,11 @@ def networks() -> Iterator[Table]:
 
     def of_other_downscalings(sampling: str, method: str, s0: str) -> list[float]:
         model = network(sampling, "reflect", method=method, zero_scale=ZERO_SCALES[s0])
-        return [worst(model, downscaling=how) for how in ("cascade", "direct", "pillow")]
+        return [worst(model, downscaling=how) for how in head]
 
-    yield grid(
-        "Other downscalings",
-        f"The same networks (base 2, reflect, n = {FITTING}) on images that were downscaled by the cascade's step, "
-        "by the paper's action or by Pillow's antialiased bicubic resize.",
-        {"sampling": ("dense", "pyramid"), "method": METHODS, "s0": ZERO_SCALES},
-        ["cascade", "direct", "pillow"],
-        of_other_downscalings,
-    )
+    caption, head = f"The same networks (base 2, reflect, n = {FITTING}).", ["cascade", "direct", "pillow"]
+    keys = {"sampling": ("dense", "pyramid"), "method": METHODS, "s0": ZERO_SCALES}
+    yield grid("Other downscalings", caption, keys, head, of_other_downscalings)
     yield grid(
         "Pooling windows",
         f"The same networks (cascade, base 2, n = {FITTING}) with a 2x2 average pooling after the first layer.",
@@ -220,11 +193,6 @@ def networks() -> Iterator[Table]:
         measured = [float(error) for error in errors if not math.isnan(error)]
         return [*measured, *[None] * (NETWORK_LEVELS - 1 - len(measured))]
 
-    yield grid(
-        "Scale padding",
-        f"The same networks (cascade, pyramid, base 2, zeros, n = {FITTING}) on an image downscaled by 2, level by "
-        'level. With "valid", three of the six levels come out, two of which have a counterpart.',
-        {"scale_padding": ("zeros", "replicate", "valid")},
-        [f"k = {k}" for k in range(NETWORK_LEVELS - 1)],
-        by_level,
-    )
+    caption = f"The same networks (cascade, pyramid, base 2, zeros, n = {FITTING}) on an image downscaled by 2."
+    head = [f"k = {k}" for k in range(NETWORK_LEVELS - 1)]
+    yield grid("Scale padding", caption, {"scale_padding": ("zeros", "replicate", "valid")}, head, by_level)

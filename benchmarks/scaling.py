@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from benchmarks._tables import Table
 from scalespaces._measure import peak_memory
-from scalespaces.cli._arguments import positive
 from scalespaces.models import create_model, summarize
 from scalespaces.models._registry import entry
 from scalespaces.nn import ScaleBatchNorm
@@ -24,32 +23,28 @@ from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
-MODELS = ("densenet", "s_densenet", "resnet", "s_resnet")
+CASES = {
+    "densenet": ("densenet", "paper"),
+    "s_densenet, dense": ("s_densenet", "paper"),
+    "s_densenet, pyramid": ("s_densenet", "recommended"),
+    "resnet": ("resnet", "paper"),
+    "s_resnet, dense": ("s_resnet", "paper"),
+    "s_resnet, pyramid": ("s_resnet", "recommended"),
+}
+DEVICES = (1, 4, 32)
+MEASURED = (3, 96, 96)  # images whose memory is measured
 STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # numbers that an optimizer keeps for each parameter
 MEBI, FLOAT = 2**20, 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", nargs="+", default=MODELS, choices=MODELS, help="networks")
-    parser.add_argument("--devices", type=positive, nargs="+", default=(1, 4, 32), help="numbers of them")
     parser.add_argument("--measure", action="store_true", help="also measure the memory of a step on this CPU")
-    parser.add_argument("--side", type=positive, default=96, help="of the images whose memory is measured")
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
-    yield from report([cost(*case) for case in cases(args.model)], args.devices)
+    yield from report({name: cost(*case) for name, case in CASES.items()})
     if args.measure:
-        yield measured_memory(args.model, (3, args.side, args.side))
-
-
-def cases(models: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each network with its presets, which are the same without levels."""
-    for model in models:
-        yield from ((model, preset) for preset in (("paper", "recommended") if model[:2] == "s_" else ("paper",)))
-
-
-def name_case(model: str, preset: str) -> str:
-    return f"{model}, {create_model(model, preset=preset).lift.sampling}" if model[:2] == "s_" else model
+        yield measured_memory()
 
 
 def find_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -60,30 +55,27 @@ def find_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
 
 @dataclass
 class Cost:
-    """What a network takes: numbers of parameters and buffers, its normalizations, and bytes for each sample."""
+    """What a network takes: numbers of parameters and buffers, its normalizations, and bytes for each sample.
 
-    name: str
+    ``norms`` are the channels of each batch normalization, and whether a gradient goes through its statistics.
+    ``outputs`` are those of all layers, as scalespaces info counts them; ``kept`` is what autograd keeps until the
+    backward pass.
+    """
+
     batch_size: int
     states: int
     parameters: int
     buffers: list[Tensor]
     norms: list[tuple[int, bool]]
-    """Channels of each batch normalization, and whether a gradient goes through its statistics."""
     multiply_adds: int
     outputs: float
-    """Outputs of all layers, as scalespaces info counts them."""
     kept: float
-    """What autograd keeps until the backward pass."""
 
     def memory(self, devices: int) -> str:
         """MiB of a device: parameters, gradients, DDP's copy of these, the optimizer's numbers, and activations."""
         samples, copies = max(1, self.batch_size // devices), 2 + self.states + (devices > 1)
         total = copies * self.parameters * FLOAT + samples * self.kept
         return f"{mebibytes(total)} ({samples}{'*' * (self.batch_size % devices > 0)})"
-
-    def sent(self, devices: int) -> float:
-        """Bytes of gradients that a device sends in a step, and receives, in a ring."""
-        return 2 * (devices - 1) / devices * self.parameters * FLOAT
 
     def gathered(self) -> list[int]:
         """How many numbers each batch normalization gathers in a step: moments, batch and number of values."""
@@ -108,13 +100,17 @@ def cost(model: str, preset: str) -> Cost:
     for module in network.modules():
         if isinstance(module, ScaleBatchNorm):
             module.register_forward_pre_hook(see)
-    kept = kept_bytes(network, recipe, shape, 2, "meta") / 2
-    parameters, summary = (
-        sum(p.numel() for p in network.parameters()),
-        summarize(create_model(model, preset=preset), shape),
+    summary = summarize(create_model(model, preset=preset), shape)
+    return Cost(
+        batch_size=recipe.data.batch_size,
+        states=STATES[recipe.optimizer.name],
+        parameters=sum(p.numel() for p in network.parameters()),
+        buffers=list(network.buffers()),
+        norms=norms,
+        multiply_adds=summary.multiply_adds,
+        outputs=summary.activations_mib * MEBI,
+        kept=kept_bytes(network, recipe, shape, 2, "meta") / 2,
     )
-    about = (name_case(model, preset), recipe.data.batch_size, STATES[recipe.optimizer.name], parameters)
-    return Cost(*about, list(network.buffers()), norms, summary.multiply_adds, summary.activations_mib * MEBI, kept)
 
 
 def build(recipe: Recipe, preset: str, device: str) -> nn.Module:
@@ -149,28 +145,28 @@ def mebibytes(number: float) -> str:
     return f"{number / MEBI:,.1f}" if number < 1000 * MEBI else f"{number / MEBI:,.0f}"
 
 
-def report(costs: Sequence[Cost], devices: Sequence[int]) -> Iterator[Table]:
+def report(costs: dict[str, Cost]) -> Iterator[Table]:
     networks, memory, communication = [], [], []
-    for c in costs:
-        bytes_of = (c.parameters * FLOAT, c.states * c.parameters * FLOAT, c.outputs, c.kept)
-        networks.append([c.name, f"{c.parameters:,}", *map(mebibytes, bytes_of), f"{c.multiply_adds / 1e9:.2f}e9"])
-        memory.append([c.name, str(c.batch_size), *map(c.memory, devices)])
+    for name, c in costs.items():
+        weights = c.parameters * FLOAT
+        bytes_of = (weights, c.states * weights, c.outputs, c.kept)
+        networks.append([name, f"{c.parameters:,}", *map(mebibytes, bytes_of), f"{c.multiply_adds / 1e9:.2f}e9"])
+        memory.append([name, str(c.batch_size), *map(c.memory, DEVICES)])
         small = c.gathered() + c.reduced()
-        gradients = [f"{c.sent(n) / MEBI:.2f}" for n in devices if n > 1]
+        gradients = [f"{2 * (n - 1) / n * weights / MEBI:.2f}" for n in DEVICES[1:]]  # sent and received, in a ring
         sizes = [f"{size / 1024:.1f}" for size in (sum(small) * FLOAT, sum(x.nbytes for x in c.buffers))]
-        communication.append([c.name, *gradients, str(len(small)), *sizes])
+        communication.append([name, *gradients, str(len(small)), *sizes])
     caption = "MiB of float32. Activations: outputs of all layers, and what is kept for the backward pass, of a sample."
     head = ["network", "parameters", "their MiB", "optimizer MiB", "outputs MiB", "kept MiB", "multiply-adds"]
     yield Table("Networks", caption, head, networks)
     caption = "MiB of a device at the recipe's batch size (samples of a device; * needs a larger batch size)"
-    head = ["network", "batch size", *(f"{n} devices" if n > 1 else "1 device" for n in devices)]
-    yield Table("Memory", caption, head, memory)
+    yield Table("Memory", caption, ["network", "batch size", *(f"{n} device{'s' * (n > 1)}" for n in DEVICES)], memory)
     caption = "In a step, of a device: MiB of gradients; collectives of batch normalization and loss; KiB of buffers"
-    head = [f"gradients MiB, {n} devices" for n in devices if n > 1]
+    head = [f"gradients MiB, {n} devices" for n in DEVICES[1:]]
     yield Table("Communication", caption, ["network", *head, "collectives", "their KiB", "buffers KiB"], communication)
 
 
-def measured_memory(models: Sequence[str], shape: tuple[int, int, int]) -> Table:
+def measured_memory() -> Table:
     """Memory for each sample more, on this machine."""
 
     def measured(model: str, preset: str) -> list[str]:
@@ -179,18 +175,21 @@ def measured_memory(models: Sequence[str], shape: tuple[int, int, int]) -> Table
 
         def peak(number: int) -> int:
             network.zero_grad(set_to_none=False)
-            return peak_memory(lambda: loss(network, recipe, shape, number, "cpu").backward())
+            return peak_memory(lambda: loss(network, recipe, MEASURED, number, "cpu").backward())
 
-        kept = (kept_bytes(network, recipe, shape, 4, "cpu") - kept_bytes(network, recipe, shape, 2, "cpu")) / 2
+        def kept(number: int) -> int:
+            return kept_bytes(network, recipe, MEASURED, number, "cpu")
+
+        plain = (kept(4) - kept(2)) / 2
         with torch.autocast("cpu", torch.bfloat16):  # which keeps copies of the parameters as well
-            mixed = (kept_bytes(network, recipe, shape, 4, "cpu") - kept_bytes(network, recipe, shape, 2, "cpu")) / 2
+            mixed = (kept(4) - kept(2)) / 2
         highest = (peak(4) - peak(2)) / 2
-        numbers = [f"{number / MEBI:.2f}" for number in (kept, mixed, highest)]
-        return [name_case(model, preset), *numbers, f"{mixed / kept:.3f}", f"{highest / kept:.3f}"]
+        numbers = [f"{number / MEBI:.2f}" for number in (plain, mixed, highest)]
+        return [*numbers, f"{mixed / plain:.3f}", f"{highest / plain:.3f}"]
 
     caption = (
-        f"MiB for each sample of {' x '.join(map(str, shape))} more: kept for the backward pass, in float32 and in "
+        f"MiB for each sample of {' x '.join(map(str, MEASURED))} more: kept for the backward pass, in float32 and in "
         "bfloat16 by autocast, and the peak of PyTorch's allocator in a step"
     )
     head = ["network", "kept", "mixed", "peak", "mixed / kept", "peak / kept"]
-    return Table("Measured memory", caption, head, [measured(*case) for case in cases(models)])
+    return Table("Measured memory", caption, head, [[name, *measured(*case)] for name, case in CASES.items()])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from scalespaces._html import encode
-from scalespaces.demo._result import SIZES, Cost, Errors, Frame, Method, Result
+from scalespaces.demo._result import SIZES, Cost, Frame, Method, Result
 from scalespaces.demo._study import METHODS
 from scalespaces.functional import lift
 from scalespaces.testing import EquivarianceTable
@@ -56,18 +56,14 @@ def frame(label: int, size: float) -> Frame:
     return Frame(size, square(size), cnn, certain(label, 0.95), certain(min(level, 6), 0.82, len(SHRINKS)))
 
 
-def errors(lift: str, layers: int, value: float, levels: int = 8) -> Errors:
+def errors(layers: int, value: float, levels: int = 8) -> EquivarianceTable:
     """`value` before the boundary, 0.9 past it, none where nothing is left."""
     boundary, rows = levels - layers, range(1, levels)
     entries = [
         [value if row + k < boundary else 0.9 if row + k < levels else math.nan for k in range(levels)] for row in rows
     ]
     left_out = dict.fromkeys(range(boundary, levels), "it sees past the last level")
-    return Errors(
-        lift,
-        layers,
-        EquivarianceTable(np.array(entries), np.array(entries), tuple(rows), tuple(range(levels)), "l", left_out),
-    )
+    return EquivarianceTable(np.array(entries), np.array(entries), tuple(rows), tuple(range(levels)), "l", left_out)
 
 
 def made(seeds: int = 1, **changes: Any) -> Result:
@@ -81,10 +77,10 @@ def made(seeds: int = 1, **changes: Any) -> Result:
         series={label: tuple(frame(label, size) for size in FINE) for label in range(10)},
         activations={size: tuple(png(np.full((14, 14), k / 8)) for k in range(7)) for size in (0.5, 1, 2, 4)},
         scale_space={name: lift(torch.rand(1, 3, 64, 64), 5, sampling=name) for name in ("dense", "pyramid")},
-        equivariance=(
-            *(errors("direct, dense", layers, 0.004) for layers in (1, 2, 3)),
-            *(errors("cascade, pyramid", layers, 0.0) for layers in (1, 2, 3)),
-        ),
+        equivariance={
+            "direct, dense": {layers: errors(layers, 0.004) for layers in (1, 2, 3)},
+            "cascade, pyramid": {layers: errors(layers, 0.0) for layers in (1, 2, 3)},
+        },
         downscalings=SHRINKS,
         facts={
             "train_digits": 1297,

@@ -9,11 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.flop_counter import FlopCounterMode
 
 import scalespaces
 from scalespaces.app import _explore as explore
-from scalespaces.app._explore import MOST_LEVELS, check_size, lift_arguments, multiply_adds, number, scale_space
+from scalespaces.app._explore import MOST_LEVELS, check_size, lift_arguments, number, scale_space
 from scalespaces.data import photograph
 from scalespaces.nn import Lift
 from scalespaces.theory._kernels import KERNELS
@@ -124,21 +123,8 @@ def test_levels_are_those_of_the_library(arguments, base, method, sampling):
     blurs = [level.blur for level in levels]
     assert blurs[0] is None
     assert blurs[1:] == pytest.approx([math.sqrt(0.25 * (c ** (2 * k) - 1)) for k in range(4)])
-    assert [level.taps is None for level in levels] == [True, True, False, False, False]
-    assert cost.ratio == pytest.approx(cost.samples / 1600)
-    assert cost.milliseconds > 0 < cost.convolution
-
-
-@pytest.mark.parametrize("sampling", ["dense", "oversampled", "pyramid"])
-@pytest.mark.parametrize("method", ["direct", "cascade"])
-def test_multiply_adds_are_those_that_torch_counts(arguments, method, sampling):
-    """On the meta device a lift runs as plain convolutions, whose operations torch counts."""
-    made = arguments(method=method, sampling=sampling, num_levels=4)
-    lift, image = Lift(**made), torch.rand(1, 3, 48, 33)
-    meta = Lift(**made).to("meta")
-    with FlopCounterMode(display=False) as counter:
-        meta(image.to("meta"))
-    assert multiply_adds(lift.plan, lift(image)) == counter.get_total_flops() // 2
+    samples = sum(level[0, 0].numel() for level in space.levels)
+    assert list(cost.values())[:2] == [f"{samples:,}", f"{samples / 1600:.2f}"]
 
 
 @pytest.mark.parametrize(("patience", "lifts"), [(1e9, 7), (0.0, 3)])
@@ -149,4 +135,4 @@ def test_a_slow_lift_is_measured_once(arguments, monkeypatch, patience, lifts):
     monkeypatch.setattr(Lift, "forward", lambda self, image, run=Lift.forward: seen.append(1) or run(self, image))
     _, cost = scale_space(torch.rand(1, 3, 16, 16), arguments(num_levels=2))
     assert len(seen) == lifts
-    assert 0 < cost.milliseconds < 60_000
+    assert all(0 < float(cost[name].removesuffix(" ms")) < 60_000 for name in list(cost)[2:])

@@ -11,7 +11,6 @@ import pytest
 from command import fails
 
 from scalespaces.app import _page as page
-from scalespaces.app._render import VIEWS
 from scalespaces.cli import _app as app
 from scalespaces.theory._kernels import KERNELS
 
@@ -69,16 +68,13 @@ import json, sys
 from scalespaces.app._images import first_picture
 from scalespaces.app._page import build
 from scalespaces.app._predictions import load_network
-from scalespaces.app._render import EQUAL
-import gradio
 blocks = build(loaded=load_network(sys.argv[1]))
 (explore,) = [handler.fn for handler in blocks.fns.values() if handler.name == "explore"]
-found = explore(first_picture(), EQUAL, "discrete_gaussian", "2", "1/4", 4, 0, "pyramid", 2, "cascade")
-(kept,) = [value for component, value in found.items() if isinstance(component, gradio.State)]
-print(json.dumps([blocks.analytics_enabled, blocks.get_config_file(), kept], default=str))
+found = explore(first_picture(), "discrete_gaussian", "2", "1/4", 4, 0, "pyramid", 2, "cascade")
+print(json.dumps([blocks.analytics_enabled, blocks.get_config_file(), list(found.values())], default=str))
 """
     done = subprocess.run([sys.executable, "-c", script, saved("s_cnn")], capture_output=True, text=True, check=True)
-    analytics, config, kept = json.loads(done.stdout)
+    analytics, config, (status, levels, cost) = json.loads(done.stdout)
     assert analytics is False
     assert {dependency["api_visibility"] for dependency in config["dependencies"]} == {"private"}
     values = {c["props"].get("elem_id"): c["props"].get("value") for c in config["components"]}
@@ -86,8 +82,7 @@ print(json.dumps([blocks.analytics_enabled, blocks.get_config_file(), kept], def
     assert "s_cnn.safetensors" in values["facts"]
     kernels = next(c["props"] for c in config["components"] if c["props"].get("label") == "Kernel")
     assert {value for _, value in kernels["choices"]} == set(KERNELS)
-    assert list(kept) == list(VIEWS)  # of the levels, what is drawn and no more
-    assert all(html.startswith("<div") for html in kept.values())
+    assert (status, levels[:4], cost[:3]) == ("", "<div", "<dl")
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
@@ -95,12 +90,9 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
     assert "pip install 'scalespaces[app]'" in fails(capsys, "app", "--no-browser")
 
 
-@pytest.mark.parametrize("port", ["0", "-1", "65536", "x", "1.5"])
-def test_a_port_is_a_number(capsys, port):
-    assert "expected a whole number from 1 to 65535" in fails(capsys, "app", f"--port={port}")
-
-
-def test_a_port_that_is_taken(capsys):
+def test_a_port_that_is_no_number_or_taken(capsys):
+    for port in ("0", "-1", "65536", "x", "1.5"):
+        assert "expected a whole number from 1 to 65535" in fails(capsys, "app", f"--port={port}")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         message = fails(capsys, "app", "--no-browser", "--port", str(number))

@@ -32,12 +32,11 @@ def test_a_network_says_what_it_is(digits):
     assert digits.facts["parameters"] == f"{sum(p.numel() for p in digits.model.parameters()):,}"
 
 
-@pytest.mark.parametrize("fill", ["zeros", "reflect"])
 @pytest.mark.parametrize("factor", [0.25, 1, 2.5, 4])
-def test_predictions_are_those_of_the_network(digits, factor, fill):
-    found = predict(digits, IMAGE, factor, 128, fill)
+def test_predictions_are_those_of_the_network(digits, factor):
+    found = predict(digits, IMAGE, factor, 128)
     gray = (IMAGE * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
-    seen = zoom(gray, torch.tensor([factor]), fill)
+    seen = zoom(gray, torch.tensor([factor]))
     torch.testing.assert_close(found.seen, seen[0])
     with torch.no_grad():
         probabilities = digits.model((seen - 0.4) / 0.2).softmax(1)[0]
@@ -90,21 +89,20 @@ def test_a_curve_that_takes_too_long_is_left_out(digits):
 
 
 @pytest.mark.parametrize(
-    ("factor", "side", "fill", "message"),
+    ("factor", "side", "message"),
     [
-        (0.1, 28, "zeros", r"zoom must be from 0.25 to 4, got 0.1"),
-        (5, 28, "zeros", r"zoom must be from 0.25 to 4, got 5"),
-        (None, 28, "zeros", "zoom must be a number"),
-        (1, 3, "zeros", r"the side must be a whole number from 9 to 1024, got 3"),
-        (1, 99999, "zeros", "the side must be a whole number"),
-        (1, 28.5, "zeros", "the side must be a whole number"),
-        (1, None, "zeros", "the side must be a number"),
-        (1, 28, "pink", "fill is one of zeros, reflect"),
+        (0.1, 28, r"zoom must be from 0.25 to 4, got 0.1"),
+        (5, 28, r"zoom must be from 0.25 to 4, got 5"),
+        (None, 28, "zoom must be a number"),
+        (1, 3, r"the side must be a whole number from 9 to 1024, got 3"),
+        (1, 99999, "the side must be a whole number"),
+        (1, 28.5, "the side must be a whole number"),
+        (1, None, "the side must be a number"),
     ],
 )
-def test_what_cannot_be_asked(digits, factor, side, fill, message):
+def test_what_cannot_be_asked(digits, factor, side, message):
     with pytest.raises(ValueError, match=message):
-        predict(digits, IMAGE, factor, side, fill)
+        predict(digits, IMAGE, factor, side)
 
 
 def test_scores_that_are_not_finite(saved):

@@ -1,4 +1,4 @@
-"""Cases compare what is alike; tables, JSON and figures hold what was measured of them."""
+"""Cases compare what is alike; tables and JSON hold what was measured of them."""
 
 import dataclasses
 import json
@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
-from benchmarks import _data, _layers
+from benchmarks import _data
 from benchmarks._case import Case, Contender, Settings, measure, tensors, training_step
-from benchmarks._growth import Growth, exponent
-from benchmarks._plot import plot
 from benchmarks.cost import SUITES
 
 QUICK = Settings(runs=1, quick=True)
@@ -41,7 +37,7 @@ def test_networks_and_their_limits():
 
 @pytest.mark.parametrize("format", ["channels_last", "contiguous"])
 def test_contenders_see_what_settings_say(format):
-    settings = dataclasses.replace(QUICK, format=format, dtype="float64")
+    settings = dataclasses.replace(QUICK, format=format, dtype=torch.float64)
     formats = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
     for case in (*SUITES["layers"](settings), *SUITES["models"](settings)):
         for c in case.contenders:
@@ -87,14 +83,10 @@ def test_plain_h5py_reads_the_same_patches(monkeypatch):
 
 
 def test_layers_compute_alike():
-    correlation, norm, pool, scale_pool = SUITES["layers"](dataclasses.replace(QUICK, dtype="float64"))
-    for case in (correlation, norm, pool):
+    for case in SUITES["layers"](dataclasses.replace(QUICK, dtype=torch.float64)):
         for ours in (c for c in case.contenders if c.rival):
             x = ours.inputs[0]
             assert_close(case[str(ours.rival)].work(x.stack()), ours.work(x).stack())
-    plain, pyramid, mean, dense = scale_pool.contenders
-    assert plain.work(*plain.inputs).shape == pyramid.work(*pyramid.inputs).shape
-    assert_close(mean.work(dense.inputs[0].stack()), dense.work(*dense.inputs))
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -126,36 +118,7 @@ def test_networks_are_measured():
         assert case["plain"].counts["kernels"] < 100
 
 
-def test_growth():
-    growth = next(_layers.growths(QUICK))
-    assert list(growth.cases) == [16, 32]
-    curves = [curve for curve in growth.curves() if curve.unit == "MiB"]
-    assert [curve.name for curve in curves] == ["plain", "pyramid, k = 1", "dense, k = 1"]
-    for curve in curves:
-        assert curve.exponent == pytest.approx(2, abs=0.1)  # memory is deterministic
-
-
-@given(st.floats(-1, 4), st.floats(1e-6, 1e6), st.lists(st.integers(1, 999), min_size=2, max_size=6, unique=True))
-def test_exponents_of_power_laws(power, factor, sizes):
-    assert exponent(sizes, [factor * n**power for n in sizes]) == pytest.approx(power, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_compiled_contenders_are_compared_with_the_compiled_baseline():
-    settings = dataclasses.replace(QUICK, compile=True)
-    shape = _layers.Shape(1, 2, 8, 2)
-    case = measure(_layers.correlation(settings, shape, (1,)), settings)
-    names = ["plain", "pyramid, k = 1", "dense, k = 1", "paper, k = 1"]
-    assert [c.name for c in case.contenders] == names + [f"{name}, compiled" for name in names]
-    assert case.baseline(case["plain, compiled"]).name == "plain"
-    assert case["dense, k = 1, compiled"].baseline == "plain, compiled"
-    assert case["dense, k = 1, compiled"].rival == "paper, k = 1, compiled"
-    assert case["dense, k = 1, compiled"].counts == {}
-    pooled = measure(_layers.scale_pooling(settings, shape), settings)
-    assert pooled["dense, compiled"].baseline == "plain: mean over one tensor, compiled"
-
-
-# --- tables, JSON and figures ----------------------------------------------------------------------------------------
+# --- tables and JSON --------------------------------------------------------------------------------------------------
 
 
 def example() -> Case:
@@ -172,13 +135,6 @@ def example() -> Case:
     return Case("layers", "a layer", contenders)
 
 
-def grown() -> Growth:
-    def case(n: int) -> Case:
-        return Case("", "", [Contender("dense", None, seconds={"training": [n]}, memory={"training": 5 * 2**20})])
-
-    return Growth("a layer", "levels", {n: case(n) for n in (1, 2, 4)})
-
-
 def test_the_table_has_medians_over_rounds():
     lines = str(example()).splitlines()
     assert lines[0] == "layers: a layer"
@@ -193,27 +149,7 @@ def test_the_table_has_medians_over_rounds():
     assert lines[7] == "dense against paper, training: 1.00 times as fast, 0.50 of the memory"
 
 
-def test_the_table_of_growth():
-    lines = [" ".join(line.split()) for line in str(grown()).splitlines()]
-    assert lines[:2] == ["growth with levels: a layer", "levels 1 2 4 exponent"]
-    assert lines[3:] == ["dense, ms 1000 2000 4000 1.00", "dense, MiB 5 5 5 0.00"]
-
-
 def test_json_has_the_ratios():
     dense = json.loads(json.dumps(example().to_json(), allow_nan=False))["contenders"][1]
     assert dense["ratios"]["training"] == [2.5, 3.0, 4.0]
     assert dense["memory_ratios"]["training"] == 3.0
-    assert json.loads(json.dumps(grown().to_json()))["curves"][0]["exponent"] == pytest.approx(1)
-
-
-def test_the_figure(tmp_path):
-    pytest.importorskip("matplotlib")
-    figure = plot([example()], [grown()], "a machine", str(tmp_path / "cost.svg"))
-    assert (tmp_path / "cost.svg").read_text().startswith("<?xml")
-    bars, empty, time, memory = figure.axes
-    assert not empty.axison
-    np.testing.assert_allclose(sorted(patch.get_width() for patch in bars.patches), [3.0, 3.0, 4.0, 6.0])
-    marks = [line.get_xdata()[0] for line in bars.lines if line.get_color() == "black"]
-    assert {4.0, 3.5} <= set(marks)
-    np.testing.assert_allclose(time.lines[0].get_ydata(), [1e3, 2e3, 4e3])
-    np.testing.assert_allclose(memory.lines[0].get_ydata(), [5] * 3)

@@ -11,17 +11,16 @@ from torch import nn
 
 from benchmarks.__main__ import NAMES, main, parse
 from benchmarks._case import Case, Contender
-from benchmarks._growth import grow
-from benchmarks.cost import GROWTH, SUITES
+from benchmarks.cost import SUITES
 from scalespaces.train._evaluate import METHODS
 
 pytest.importorskip("matplotlib")
 
 
-def small_case(settings, side=8):
-    image = settings.tensor(1, 2, side, side)
+def small_case(settings):
+    image = settings.tensor(1, 2, 8, 8)
     contenders = [Contender(n, settings.module(nn.Conv2d(2, 2, 3)), (image,), limit=1.0) for n in ("plain", "pyramid")]
-    return Case("layers", f"{settings.dtype}, {torch.get_num_threads()} threads", contenders)
+    return Case("layers", f"{settings.format}, {torch.get_num_threads()} threads", contenders)
 
 
 @pytest.fixture
@@ -29,32 +28,25 @@ def small(monkeypatch):
     """Suites of one small case each."""
     for name in SUITES:
         monkeypatch.setitem(SUITES, name, lambda settings: iter([small_case(settings)]))
-    for name in GROWTH:
-        monkeypatch.setitem(
-            GROWTH, name, lambda s: iter([grow("small", "side", (8, 16), lambda n: small_case(s, n), s)])
-        )
 
 
 def test_files_hold_what_the_tables_show(small, tmp_path, capsys):
-    path, figure = tmp_path / "a" / "cost.json", tmp_path / "b" / "cost.png"
+    path = tmp_path / "a" / "cost.json"
     before = torch.get_num_threads()
-    options = "--quick --growth --suite models layers models --threads 2 --runs 3 --dtype float64"
-    assert main(["cost", *options.split(), "--json", str(path), "--plot", str(figure)]) == 0
+    options = "--quick --suite models layers models --threads 2 --runs 3 --format contiguous"
+    assert main(["cost", *options.split(), "--json", str(path)]) == 0
     assert torch.get_num_threads() == before
     out, err = capsys.readouterr()
     document = json.loads(path.read_text())
-    first, second, *growths = document["results"]
-    assert first["title"] == second["title"] == "float64, 2 threads"
+    first, second = document["results"]
+    assert first["title"] == second["title"] == "contiguous, 2 threads"
     assert all(len(times) == 3 for row in first["contenders"] for times in row["seconds"].values())
-    assert out.count("layers: float64, 2 threads") == 2
-    assert [growth["values"] for growth in growths] == [[8, 16]] * 2
-    assert out.count("growth with side: small") == 2
+    assert out.count("layers: contiguous, 2 threads") == 2
     assert document["environment"]["threads"] == 2
-    assert document["options"]["dtype"] == "float64"
+    assert document["options"]["format"] == "contiguous"
     assert "2 threads, torch" in out.splitlines()[0]
-    assert "models: float64, 2 threads ..." in err
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["cost.json", "cost.png"]
+    assert "models: contiguous, 2 threads ..." in err
+    assert [p.name for p in tmp_path.rglob("*.*")] == ["cost.json"]
 
 
 @pytest.mark.parametrize(
@@ -62,13 +54,7 @@ def test_files_hold_what_the_tables_show(small, tmp_path, capsys):
     [
         (["--suite", "others"], "invalid choice: 'others'"),
         (["--runs", "0"], "expected a whole number of at least 1, got '0'"),
-        (
-            ["--dtype", "bfloat16"],
-            "OpenCV filters float32 and float64, got --dtype bfloat16; use --suite",
-        ),
-        (["--suite", "lift", "data", "--growth"], "--growth is measured in the suites layers and models"),
         (["--suite", "layers", "--json", "."], "'.' is a folder; name a file in it"),
-        (["--suite", "layers", "--plot", "figure.docx"], "matplotlib writes"),
         (["--device", "cuda"], "--device cuda needs a GPU that PyTorch can use"),
     ],
 )

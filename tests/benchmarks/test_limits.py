@@ -6,9 +6,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import scalespaces
-from benchmarks import _paper as paper
-from benchmarks import _plain as plain
 from benchmarks._limits import folded_share, layer_limits, network_limits
+from benchmarks._rivals import rival
 from scalespaces.models import create_model
 
 
@@ -34,19 +33,15 @@ def test_limits_of_a_layer():
 
 
 @pytest.mark.parametrize(
-    ("name", "baseline", "kind", "side"),
-    [
-        ("s_resnet", "resnet", plain.ResNet, 64),
-        ("s_resnet_no_interaction", "resnet", plain.ResNet, 64),
-        ("s_densenet", "densenet", plain.DenseNet, 96),
-    ],
+    ("name", "baseline", "side"),
+    [("s_resnet", "resnet", 64), ("s_resnet_no_interaction", "resnet", 64), ("s_densenet", "densenet", 96)],
 )
-def test_limits_of_dense_networks_are_flops(name, baseline, kind, side):
+def test_limits_of_dense_networks_are_flops(name, baseline, side):
     model = create_model(name, preset="paper")
     flops = []
-    for network in (paper.of(model), kind(create_model(baseline))):
+    for network in (rival(model), rival(create_model(baseline))):
         network = network.to("meta").eval()
-        if hasattr(network, "lift"):
+        if network.lift:
             network.lift = _Levels()
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             network(torch.zeros(1, 3, side, side, device="meta"))

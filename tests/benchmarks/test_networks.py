@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from benchmarks import _paper as paper
-from benchmarks import _plain as plain
+from benchmarks import _rivals as rivals
 from scalespaces import ScaleSpace, models
 from scalespaces.functional import scale_conv
 
@@ -28,7 +27,7 @@ def test_the_papers_correlation_is_ours_on_dense_levels(levels, depth, side, siz
     weight = torch.randn(4, 3, depth, side, side, dtype=torch.float64)
     bias = torch.randn(4, dtype=torch.float64)
     ours = scale_conv(ScaleSpace.unstack(x), weight, bias).stack()
-    assert_close(paper.scale_conv(x, paper.side_by_side(weight), bias), ours)
+    assert_close(rivals.scale_conv(x, rivals.side_by_side(weight), bias), ours)
 
 
 def scrambled(name: str, **arguments: Any) -> models.ScaleNetwork:
@@ -43,20 +42,20 @@ def scrambled(name: str, **arguments: Any) -> models.ScaleNetwork:
 
 
 CASES = [
-    (plain.ResNet, "resnet", {"width": 4}, 48),
-    (plain.DenseNet, "densenet", {"growth": (2, 4, 8)}, 32),
-    (paper.ResNet, "s_resnet", {"width": 4}, 64),
-    (paper.ResNet, "s_resnet_no_interaction", {"width": 4}, 64),
-    (paper.ResNet, "s_resnet", {"width": 4, "lift": {"method": "cascade", "num_levels": 3}}, 64),
-    (paper.DenseNet, "s_densenet", {"growth": (2, 4, 8)}, 48),
+    ("resnet", {"width": 4}, 48),
+    ("densenet", {"growth": (2, 4, 8)}, 32),
+    ("s_resnet", {"width": 4}, 64),
+    ("s_resnet_no_interaction", {"width": 4}, 64),
+    ("s_resnet", {"width": 4, "lift": {"method": "cascade", "num_levels": 3}}, 64),
+    ("s_densenet", {"growth": (2, 4, 8)}, 48),
 ]
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize(("rival", "name", "arguments", "side"), CASES)
-def test_rivals_compute_the_same(rival: Any, name, arguments, side, channels_last):
+@pytest.mark.parametrize(("name", "arguments", "side"), CASES)
+def test_rivals_compute_the_same(name, arguments, side, channels_last):
     ours = scrambled(name, **arguments)
-    theirs = rival(ours)
+    theirs = rivals.rival(ours)
     image = torch.rand(2, 3, side, side + 16, dtype=torch.float64)
     if channels_last:
         image = image.contiguous(memory_format=torch.channels_last)
@@ -72,17 +71,17 @@ def test_rivals_compute_the_same(rival: Any, name, arguments, side, channels_las
         found = dict(theirs.named_parameters())
         for key, parameter in ours.named_parameters():
             assert parameter.grad is not None
-            assert_close(found.pop(key).grad, paper.side_by_side(parameter.grad), **CLOSE)
+            assert_close(found.pop(key).grad, rivals.side_by_side(parameter.grad), **CLOSE)
         assert found == {}
     statistics = theirs.state_dict()  # those that training left
     for key, tensor in ours.state_dict().items():
-        assert_close(statistics[key], paper.side_by_side(tensor), **CLOSE)
+        assert_close(statistics[key], rivals.side_by_side(tensor), **CLOSE)
 
 
 def test_rivals_are_copies():
     ours = models.create_model("s_densenet", preset="paper", growth=(2, 4))
     before = copy.deepcopy(ours.state_dict())
-    theirs = paper.of(ours).train()
+    theirs = rivals.rival(ours).train()
     theirs(torch.rand(2, 3, 32, 32)).sum().backward()
     with torch.no_grad():
         for parameter in theirs.parameters():

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
-from demo_results import SHRINKS, errors, made, with_accuracy
+from demo_results import errors, made, with_accuracy
 
-from scalespaces.demo._report import mean_shares, render
+from scalespaces.demo._report import render
 from scalespaces.demo._result import SIZES, Result, verdicts
 
 VOID = {"meta", "link", "img", "input", "br"}
@@ -96,7 +96,7 @@ def test_means_of_errors_and_the_key_number():
     assert "The paper's lift (direct, dense)4.0e-034.0e-034.0e-03" in words
     assert "This library's (cascade, pyramid)000" in words
     assert "0 equivariance error: how far features are from merely shifting; the paper's lift 4.0e-03" in words
-    words = Page(made(equivariance=tuple(errors("another lift", n, n / 10) for n in (1, 2, 8)))).words
+    words = Page(made(equivariance={"another lift": {n: errors(n, n / 10) for n in (1, 2, 8)}})).words
     assert "1 layer2 layers8 layers" in words
     assert "Lift (another lift)1.0e-012.0e-01none" in words  # after 8 layers, nothing is before the boundary
     assert "the paper's lift none" in words
@@ -158,20 +158,6 @@ def test_pictures_have_their_relative_size_and_a_frame_where_they_answer():
     parts = [image["style"] for image in usual().all("img") if "style" in image]
     assert parts == ["--part:1"] * 5 + [f"--part:{1 / 2**k:g}" for k in range(5)]
     assert len([cell for cell in usual().all("td") if cell.get("class") == "most"]) == 4
-
-
-def test_shares_are_means_over_the_digits():
-    result = made()
-    cells = [cell for cell in usual().all("td") if "--share" in cell.get("style", "")]
-    shares, columns = [float(cell["style"].removeprefix("--share:")) for cell in cells], len(result.series[0])
-    assert len(shares) == len(SHRINKS) * columns
-    assert [sum(shares[n::columns]) for n in range(columns)] == pytest.approx([1] * columns, abs=0.01)
-    assert shares[-columns] == pytest.approx(result.series[0][0].shares[0], abs=1e-3)  # the lowest level comes last
-    assert cells[0]["title"].startswith("size 0.5, level 6: ")
-    assert "goes from 0 to 6" in usual().words
-    turned = tuple(replace(frame, shares=frame.shares[::-1]) for frame in result.series[1])
-    found, shares = mean_shares({0: result.series[0], 1: turned}), result.series[0][0].shares
-    assert found[0.5] == pytest.approx([(a + b) / 2 for a, b in zip(shares, shares[::-1], strict=True)])
 
 
 def test_the_answer_moves_up_the_levels():

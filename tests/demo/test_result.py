@@ -70,9 +70,9 @@ def test_means_and_spreads_are_over_seeds():
 
 
 def test_numbers_survive_as_json():
-    table = errors("direct, dense", 1, 0.1, levels=3)
+    table = errors(1, 0.1, levels=3)
     assert table.before() == [0.1]  # downscaled once, level 0: the only entry that stays below level 2
-    document = json.loads(json.dumps(made(equivariance=(table,)).to_json(), allow_nan=False))
+    document = json.loads(json.dumps(made(equivariance={"direct, dense": {1: table}}).to_json(), allow_nan=False))
     assert document["sizes"] == list(SIZES)
     assert document["methods"][0]["accuracy"] == [[0.481, 0.902, 0.981, 0.893, 0.324, 0.115, 0.106]]
     found = {"boundary": 2, "rows": [1, 2], "errors": [[0.1, 0.9, None], [0.9, None, None]]}

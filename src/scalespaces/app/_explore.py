@@ -1,4 +1,4 @@
-"""The levels of an image's scale-space and what they cost, for the explorer; nothing here knows about the page."""
+"""The levels of an image's scale-space and what they cost, for the explorer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scalespaces._measure import take_turns
-from scalespaces.functional._lift import LiftPlan, Stage, most_levels
+from scalespaces.functional._lift import most_levels
 from scalespaces.nn import Lift
-from scalespaces.space import ScaleSpace
 from scalespaces.theory._kernels import Kernel, check_zero_scale, get_kernel
 from scalespaces.theory._scale import check_base
 
@@ -26,8 +25,7 @@ MOST_SAMPLES = 2**24
 _MOST_BLUR = 1024  # pixels; larger kernels take seconds, and look the same
 _RUNS, _SECONDS = 5, 1.5  # of a measurement, at most
 
-Arguments = dict[str, Any]
-"""Those of :class:`~scalespaces.nn.Lift`."""
+Arguments = dict[str, Any]  # of a lift
 
 
 def number(name: str, value: object) -> float:
@@ -68,17 +66,16 @@ def lift_arguments(
     method: str,
 ) -> Arguments:
     """The arguments of a lift from the fields of the page; ``sampling`` is dense, oversampled or pyramid."""
-    levels = whole("levels", num_levels, 1, MOST_LEVELS)
-    factor = number("oversampling", oversampling) if sampling == "oversampled" else 1.0
-    if factor < 1:
-        raise ValueError(f"oversampling must be 1 (a pyramid) or more, got {factor:g}")
+    levels, grid = whole("levels", num_levels, 1, MOST_LEVELS), sampling
+    if sampling == "oversampled" and (grid := number("oversampling", oversampling)) < 1:
+        raise ValueError(f"oversampling must be 1 (a pyramid) or more, got {grid:g}")
     return {
         "num_levels": levels,
         "base": check_base(number("base", base)),
         "zero_scale": check_zero_scale(number("zero-scale", zero_scale)),
         "kernel": kernel,
         "method": method,
-        "sampling": factor if sampling == "oversampled" else sampling,
+        "sampling": grid,
         "first_level": whole("first level", first_level, 1 - levels, 0),
     }
 
@@ -115,61 +112,28 @@ def _blur(kernel: str | Kernel, dilation: float, zero_scale: float) -> float:
 
 @dataclass(frozen=True)
 class Level:
-    """A level: its number, its grid, its blur in pixels and the taps of its kernel, where it has them."""
+    """A level: its number, its grid, and its blur in pixels unless it is finer than the image."""
 
     number: int
     pixels: Tensor
     step: float
     blur: float | None
-    taps: int | None
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a lift: samples per channel, multiply-adds of all channels, milliseconds, and a convolution's."""
-
-    samples: int
-    ratio: float
-    multiply_adds: int
-    milliseconds: float
-    convolution: float
 
 
 @torch.no_grad()
-def scale_space(image: Tensor, arguments: Arguments) -> tuple[list[Level], Cost]:
-    """Lift an image ``(1, C, H, W)``, and measure the cost."""
+def scale_space(image: Tensor, arguments: Arguments) -> tuple[list[Level], dict[str, str]]:
+    """Lift an image ``(1, C, H, W)``, and measure the cost: facts by name."""
     check_size(arguments, image.shape[2:])
     lift, weight = Lift(**arguments), torch.randn(16, image.shape[1], 3, 3)
     start = time.perf_counter()
     space = lift(image)
     runs = max(1, min(_RUNS, int(_SECONDS / (time.perf_counter() - start))))
-    steps = {"lift": lambda: lift(image), "convolution": lambda: F.conv2d(image, weight, padding=1)}
-    milliseconds = [1000 * statistics.median(seconds) for seconds in take_turns(steps, runs).values()]
-    samples = sum(math.prod(level.shape[2:]) for level in space.levels)
-    ratio = samples / math.prod(image.shape[2:])
-    return _describe(lift, space), Cost(samples, ratio, multiply_adds(lift.plan, space), *milliseconds)
-
-
-def _describe(lift: Lift, space: ScaleSpace) -> list[Level]:
-    zero, levels = -space.first_level, []
+    convolve = {"3 × 3 convolution to 16 channels": lambda: F.conv2d(image, weight, padding=1)}
+    seconds = take_turns({"lift, measured": lambda: lift(image)} | convolve, runs)
+    samples, levels = sum(math.prod(level.shape[2:]) for level in space.levels), []
     for index, pixels in enumerate(space.levels):
-        blur = _blur(lift.kernel, space.expansion(index), lift.zero_scale) if index >= zero else None
-        taps = kernel_length(lift.plan, lift.plan.stages[index - zero - 1]) if index > zero else None
-        levels.append(Level(index - zero, pixels[0], space.steps[index], blur, taps))
-    return levels
-
-
-def kernel_length(plan: LiftPlan, stage: Stage) -> int:
-    """The taps of a stage along one axis. A fractional ratio has a kernel for every phase, one tap longer."""
-    if stage.taps is not None:
-        return len(stage.taps)
-    return 2 * max(plan.kernel.radius(stage.t, plan.truncation), 1) + 2
-
-
-def multiply_adds(plan: LiftPlan, space: ScaleSpace) -> int:
-    """Those of the kernels along the rows and then the columns, for all channels."""
-    total = 0
-    for index, stage in enumerate(plan.stages, 1 - plan.first_level):
-        width, (rows, columns) = space.levels[stage.source].shape[3], space.levels[index].shape[2:]
-        total += kernel_length(plan, stage) * rows * (width + columns)
-    return total * space.levels[0].shape[1]
+        k = space.first_level + index
+        blur = _blur(lift.kernel, space.expansion(index), lift.zero_scale) if k >= 0 else None
+        levels.append(Level(k, pixels[0], space.steps[index], blur))
+    sizes = {"samples per channel": f"{samples:,}", "times the image": f"{samples / math.prod(image.shape[2:]):.2f}"}
+    return levels, sizes | {name: f"{1000 * statistics.median(found):.3g} ms" for name, found in seconds.items()}

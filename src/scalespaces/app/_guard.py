@@ -13,10 +13,7 @@ class Guard:
     """ASGI middleware that refuses requests to another host name, or from a page of another site.
 
     Without it, a site whose name is made to point to this machine could read the page, and any site could post to it.
-
-    Args:
-        app: answers all other requests.
-        host: the address that the page is served at; ``0.0.0.0`` and ``::`` accept any name.
+    Served at ``0.0.0.0`` or ``::``, the page answers to any name.
     """
 
     def __init__(self, app: Any, host: str) -> None:
@@ -37,15 +34,11 @@ class Guard:
 
     def _refusal(self, headers: dict[bytes, bytes]) -> bytes | None:
         host, origin = headers.get(b"host", b"").decode("latin-1").lower(), headers.get(b"origin")
-        if self.names is not None and _part(f"//{host}", "hostname") not in self.names:
+        try:
+            name = urlsplit(f"//{host}").hostname
+            site = host if origin is None else urlsplit(origin.decode("latin-1").lower()).netloc
+        except ValueError:  # an unmatched bracket
+            name = site = None
+        if self.names is not None and name not in self.names:
             return b"this is not the page's name; open the address that the terminal shows, or give --host this name"
-        if origin is not None and _part(origin.decode("latin-1").lower(), "netloc") != host:
-            return b"pages of other sites may not use this one"
-        return None
-
-
-def _part(address: str, name: str) -> str | None:
-    try:
-        return getattr(urlsplit(address), name)
-    except ValueError:  # an unmatched bracket
-        return None
+        return None if site == host else b"pages of other sites may not use this one"

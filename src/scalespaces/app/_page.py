@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from html import escape
 from importlib import resources
 from typing import Any
@@ -59,10 +59,7 @@ def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
 
 
 def launch(page: Any, host: str, port: int | None) -> str:
-    """Serve the page from a thread of its own, for this machine unless the host says otherwise, and return its address.
-
-    No file leaves the machine, the page asks no other host for anything, and no page of another site may use it.
-    """
+    """Serve the page from a thread of its own, and return its address; it asks no other host for anything."""
     theme = _gradio().themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO)
     address: str
     _, address, _ = page.queue(api_open=False).launch(
@@ -162,19 +159,14 @@ def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
             zero_scale = gr.Textbox("1/4", label="Zero-scale", info=about, elem_id="zero-scale", **narrow)
         levels = _slider(gr, (1, MOST_LEVELS, 5, 1), "Levels", "with the finer ones", "number")
         first = _slider(gr, (-3, 0, 0, 1), "First level", "0 is the image itself; below are finer ones", "first")
-        samplings, about = (
-            ["dense", "oversampled", "pyramid"],
-            "every pixel at every level, or coarser and coarser grids",
-        )
-        sampling = gr.Radio(samplings, value="pyramid", label="Sampling", info=about, elem_id="sampling")
+        names, about = ["dense", "oversampled", "pyramid"], "every pixel at every level, or coarser and coarser grids"
+        sampling = gr.Radio(names, value="pyramid", label="Sampling", info=about, elem_id="sampling")
         about = "samples where a pyramid has one"
         oversampling = gr.Number(2, label="Oversampling", info=about, visible=False, elem_id="oversampling")
         about = "direct: one blur for each level, as in the paper; cascade: one step from level to level, exact"
         method = gr.Radio(list(METHODS), value="cascade", label="Method", info=about, elem_id="method")
 
-    def reveal(chosen: str) -> Any:
-        return gr.update(visible=chosen == "oversampled")
-
+    reveal = lambda chosen: gr.update(visible=chosen == "oversampled")  # noqa: E731
     sampling.change(reveal, sampling, oversampling, show_progress="hidden", **_PRIVATE)
     typed, chosen = [base, zero_scale, oversampling], [kernel, levels, first, sampling, method]
     changes = [event for field in typed for event in (field.submit, field.blur)]  # not at every letter
@@ -186,19 +178,15 @@ def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> None:
-    drawn, about = gr.State({}), "as they lie over the image, or with samples of one size"  # HTML, smaller than levels
-    view = gr.Radio(list(render.VIEWS), value=render.EQUAL, label="Draw levels", info=about, elem_id="view")
     status = _status(gr, "space-status")
     levels, cost = gr.HTML(elem_id="levels", min_height=240), gr.HTML(elem_id="cost")
 
     @_guarded(gr, status)
-    def explore(picture: Picture, view: str, *fields: Any) -> dict[Any, Any]:
-        new, costs = scale_space(picture.image, lift_arguments(*fields))
-        views = render.levels(new)
-        return {drawn: views, levels: views[view], cost: render.cost(costs, new)}
+    def explore(picture: Picture, *fields: Any) -> dict[Any, Any]:
+        found, costs = scale_space(picture.image, lift_arguments(*fields))
+        return {levels: render.levels(found), cost: render.facts(costs, "ss-facts")}
 
-    gr.on(changes, explore, [shown, view, *lift], [drawn, levels, cost, status], trigger_mode="always_last", **_PRIVATE)
-    view.change(lambda drawn, view: drawn.get(view, ""), [drawn, view], levels, **_PRIVATE)
+    gr.on(changes, explore, [shown, *lift], [levels, cost, status], trigger_mode="always_last", **_PRIVATE)
 
 
 def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
@@ -214,13 +202,15 @@ def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
     def run(
         picture: Picture, loaded: Loaded | None, which: str, side: int, progress: Any = tracked, *fields: Any
     ) -> dict[Any, Any]:
-        def report(done: int, all: int) -> None:
-            progress((done, all), desc="images seen")
-
+        report = partial(_report, progress, "images seen")
         found = equivariance(picture.image, lift_arguments(*fields), which, side, loaded, report)
         return {errors: render.errors(found)}
 
     measure.click(run, [shown, network, which, side, *lift], [errors, status], show_progress_on=errors, **_PRIVATE)
+
+
+def _report(progress: Any, what: str, done: int, all: int) -> None:
+    progress((done, all), desc=what)
 
 
 def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loaded | None) -> None:
@@ -228,18 +218,12 @@ def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loade
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
             file, seen = _drop(gr, "A network, .safetensors", "model"), _status(gr, "seen")
-        with gr.Column(scale=3, min_width=280):
-            zoom = _slider(gr, (FARTHEST, CLOSEST, 1, 0.01), "Zoom", "about the center", "zoom")
-            with gr.Row():
-                first, about = loaded.side if loaded else 224, "of the square that the network sees, in pixels"
-                side = gr.Number(first, label="Side", info=about, min_width=130, elem_id="side")
-                fills = [("black", "zeros"), ("mirrored", "reflect")]
-                fill = gr.Radio(fills, value="zeros", label="Outside the image", min_width=130, elem_id="fill")
-            answer = gr.HTML(render.note("Load a network to see its answers for the image."), elem_id="answer")
-    with gr.Row():
-        with gr.Column(scale=2, min_width=280):
             facts = gr.HTML(render.network(loaded), elem_id="facts")
         with gr.Column(scale=3, min_width=280):
+            zoom = _slider(gr, (FARTHEST, CLOSEST, 1, 0.01), "Zoom", "about the center", "zoom")
+            first, about = loaded.side if loaded else 224, "of the square that the network sees, in pixels"
+            side = gr.Number(first, label="Side", info=about, elem_id="side")
+            answer = gr.HTML(render.note("Load a network to see its answers for the image."), elem_id="answer")
             curve = gr.HTML(elem_id="curve")
 
     @_guarded(gr, status)
@@ -248,21 +232,21 @@ def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loade
         return {network: new, facts: render.network(new), side: new.side, zoom: 1}
 
     @_guarded(gr, status)
-    def ask(loaded: Loaded | None, picture: Picture, zoom: Any, side: Any, fill: Any) -> dict[Any, Any]:
+    def ask(loaded: Loaded | None, picture: Picture, zoom: Any, side: Any) -> dict[Any, Any]:
         if loaded is None:
             return {}
-        new = predict(loaded, picture.image, zoom, side, fill)
+        new = predict(loaded, picture.image, zoom, side)
         return {seen: render.seen(new), answer: render.prediction(new, loaded.pixels)}
 
     @_guarded(gr, status)
-    def sweep(loaded: Loaded | None, picture: Picture, side: Any, fill: Any, progress: Any = tracked) -> dict[Any, Any]:
-        def report(done: int, all: int) -> None:
-            progress((done, all), desc="zooms")
+    def sweep(loaded: Loaded | None, picture: Picture, side: Any, progress: Any = tracked) -> dict[Any, Any]:
+        if loaded is None:
+            return {}
+        report = partial(_report, progress, "zooms")
+        return {curve: render.curve(over_zooms(loaded, picture.image, side, report, _PATIENCE))}
 
-        return {curve: render.curve(over_zooms(loaded, picture.image, side, fill, report, _PATIENCE))} if loaded else {}
-
-    changes = [page.load, network.change, shown.change, side.submit, side.blur, fill.change]
+    changes = [page.load, network.change, shown.change, side.submit, side.blur]
     last: dict[str, Any] = {"trigger_mode": "always_last", **_PRIVATE}
     _upload(file, load, [network, facts, side, zoom, status])
-    gr.on([*changes, zoom.change], ask, [network, shown, zoom, side, fill], [seen, answer, status], **last)
-    gr.on(changes, sweep, [network, shown, side, fill], [curve, status], **last)
+    gr.on([*changes, zoom.change], ask, [network, shown, zoom, side], [seen, answer, status], **last)
+    gr.on(changes, sweep, [network, shown, side], [curve, status], **last)

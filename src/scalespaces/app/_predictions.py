@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import torch
 from torch import Tensor
@@ -17,16 +16,12 @@ from torch.nn import functional as F
 from scalespaces import models
 from scalespaces.app._explore import number, whole
 from scalespaces.models._registry import entry
-from scalespaces.theory._arguments import check_choice
-from scalespaces.train._predict import channels_of, check_finite, describe_answers, to_input
-from scalespaces.train._scales import Fill, zoom
+from scalespaces.train._predict import _ITU, channels_of, check_finite, describe_answers, to_input
+from scalespaces.train._scales import zoom
 
 FARTHEST, CLOSEST = 0.25, 4.0
-ZOOMS = tuple(2 ** (n / 2) for n in range(-4, 5))
-"""Half octaves, at which the curve is drawn."""
-LARGEST = 1024
-_LIVELY = 256
-_GREY = torch.tensor([0.299, 0.587, 0.114])  # ITU-R 601, the weights of Pillow's "L"
+ZOOMS = tuple(2 ** (n / 2) for n in range(-4, 5))  # half octaves, at which the curve is drawn
+LARGEST, _LIVELY = 1024, 256  # sides of the square that a network sees
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,22 +43,17 @@ class Loaded:
     @property
     def facts(self) -> dict[str, str]:
         """What is known about it, by name."""
-        card, lift = self.model.card, self.model.lift
+        lift, names = self.model.lift, self.model.card.classes
         base = f"{lift.base:.4g}" if isinstance(lift.base, float) else "a matrix"
         dense = lift.sampling if isinstance(lift.sampling, str) else f"oversampled {lift.sampling:g} times"
-        colors, normalized = (
-            "gray" if self.channels == 1 else "RGB",
-            ", normalized as its card says" if card.mean else "",
-        )
-        names = ", ".join(card.classes[:12]) + (", ..." if len(card.classes) > 12 else "")
         return {
             "file": self.name,
             "network": str(self.model.config["name"]),
             "parameters": f"{sum(p.numel() for p in self.model.parameters()):,}",
             "lift": f"{lift.num_levels} levels of base {base}, {lift.method}, {dense}",
-            "images": f"{colors}, {self.model.smallest_side} pixels a side or more{normalized}",
+            "images": f"{'gray' if self.channels == 1 else 'RGB'}, {self.model.smallest_side} pixels a side or more",
             "answers": f"{len(self.classes)} classes" + (" for every pixel" if self.pixels else ""),
-            "classes": names or "without names: its card has none",
+            "classes": ", ".join([*names[:12], *["..."] * (len(names) > 12)]) or "without names: its card has none",
         }
 
     def see(self, image: Tensor) -> Tensor:
@@ -72,7 +62,7 @@ class Loaded:
 
     def colors(self, image: Tensor) -> Tensor:
         """The image, gray for networks of one channel."""
-        return (image * _GREY[:, None, None]).sum(1, keepdim=True) if self.channels == 1 else image
+        return (image * _ITU[:, None, None]).sum(1, keepdim=True) if self.channels == 1 else image
 
 
 @dataclass(frozen=True)
@@ -115,24 +105,15 @@ def load_network(file: str | os.PathLike[str]) -> Loaded:
 
 
 @torch.no_grad()
-def predict(loaded: Loaded, image: Tensor, factor: object, side: object, fill: Fill = "zeros") -> Prediction:
-    """The network's answer for a square from the middle of an image, zoomed about its center on the same canvas.
-
-    Args:
-        loaded: the network.
-        image: ``(1, 3, H, W)``.
-        factor: of the zoom, from 0.25 to 4.
-        side: of the square, in pixels; the image is resized to it.
-        fill: what lies outside of the image, ``"zeros"`` or ``"reflect"``.
-    """
+def predict(loaded: Loaded, image: Tensor, factor: object, side: object) -> Prediction:
+    """The network's answer for the middle of an image, ``side`` pixels square, zoomed about its center."""
     times = number("zoom", factor)
     if not FARTHEST <= times <= CLOSEST:
         raise ValueError(f"zoom must be from {FARTHEST:g} to {CLOSEST:g}, got {times:g}")
-    seen = _view(loaded, image, side, times, fill)
+    seen = _view(loaded, image, side, times)
     combined, scores = loaded.model.answer_and_scores(to_input(loaded.model, seen))
     answer = check_finite(_probabilities(combined))
-    best = int(answer.argmax())
-    levels = []
+    best, levels = int(answer.argmax()), []
     for index, level in enumerate(scores.levels):
         own = _probabilities(level)
         dilation = scores.expansion(index) if isinstance(scores.base, float) else 1.0
@@ -147,13 +128,12 @@ def over_zooms(
     loaded: Loaded,
     image: Tensor,
     side: object,
-    fill: Fill = "zeros",
     report: Callable[[int, int], None] = lambda done, all: None,
     patience: float = math.inf,
 ) -> dict[str, list[tuple[float, float | None]]]:
     """The probabilities, at all ``ZOOMS``, of the four classes that are the most probable at some zoom.
 
-    The result is empty if that would take more seconds than ``patience``. The second zoom tells, since the first one
+    The result is empty if that would take more seconds than ``patience``, judging from the second zoom; the first one
     is slower.
     """
     answers, start = [], 0.0
@@ -162,16 +142,15 @@ def over_zooms(
         if n == 2 and (time.perf_counter() - start) * len(ZOOMS) > patience:
             return {}
         start = time.perf_counter()
-        answers.append(_probabilities(loaded.model(to_input(loaded.model, _view(loaded, image, side, times, fill)))))
+        answers.append(_probabilities(loaded.model(to_input(loaded.model, _view(loaded, image, side, times)))))
     report(len(ZOOMS), len(ZOOMS))
     found = check_finite(torch.stack(answers))
     order = found.amax(0).argsort(descending=True)[:4].tolist()
     return {loaded.classes[i]: list(zip(ZOOMS, found[:, i].tolist(), strict=True)) for i in order}
 
 
-def _view(loaded: Loaded, image: Tensor, side: object, times: float, fill: Fill) -> Tensor:
-    """The middle of the image, ``side`` pixels square, zoomed."""
-    check_choice("fill", fill, get_args(Fill))
+def _view(loaded: Loaded, image: Tensor, side: object, times: float) -> Tensor:
+    """The middle of the image, brought to ``side`` pixels square and zoomed on the same canvas."""
     size = whole("the side", side, loaded.model.smallest_side, LARGEST)
     height, width = image.shape[2:]
     square = min(height, width)
@@ -179,7 +158,7 @@ def _view(loaded: Loaded, image: Tensor, side: object, times: float, fill: Fill)
     middle = loaded.colors(image)[..., top : top + square, left : left + square]
     if square != size:
         middle = F.interpolate(middle, (size, size), mode="bicubic", antialias=True).clamp(0, 1)
-    return zoom(middle, torch.tensor([times], dtype=torch.float64), fill)
+    return zoom(middle, torch.tensor([times], dtype=torch.float64))
 
 
 def _probabilities(logits: Tensor) -> Tensor:

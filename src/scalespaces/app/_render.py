@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from scalespaces._html import element, encode, image, svg
 from scalespaces.app._errors import Errors
-from scalespaces.app._explore import Cost, Level
+from scalespaces.app._explore import Level
 from scalespaces.app._images import SIDE, Picture
 from scalespaces.app._predictions import Loaded, Prediction
 from scalespaces.plotting import plot_equivariance, plot_over_scales
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-EQUAL, TO_SCALE = VIEWS = ("equally large", "sample by sample")
 _LOSSLESS = 256  # pixels; smaller levels are drawn enlarged, where JPEG would show
 
 
@@ -34,8 +30,9 @@ def note(words: str) -> str:
     return element("p", words, class_="ss-note")
 
 
-def _facts(facts: Mapping[str, str], kind: str) -> str:
-    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
+def facts(found: Mapping[str, str], kind: str) -> str:
+    """Facts by name, in boxes or as a list."""
+    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in found.items())
     return element("dl", *items, class_=kind)
 
 
@@ -46,7 +43,7 @@ def _encode(pixels: Tensor) -> tuple[bytes, str]:
     return encode(pixels, "JPEG", "app", side=SIDE, quality=92), "jpeg"
 
 
-def _figure(about: str, figure: Figure) -> str:
+def _figure(about: str, figure: Any) -> str:
     drawn = image(about, svg(figure), "svg+xml", class_="ss-figure")
     return element("div", drawn, class_="ss-scroll ss-drawn")
 
@@ -55,50 +52,23 @@ def _figure(about: str, figure: Figure) -> str:
 
 
 def preview(picture: Picture) -> str:
-    """The image, its name and size, and what was done to it."""
+    """The image, its name and its size."""
     height, width = picture.image.shape[2:]
-    words = [f"<b>{escape(picture.name)}</b>", f"{width} × {height} pixels", *map(escape, picture.notes)]
+    words = [f"<b>{escape(picture.name)}</b>", f"{width} × {height} pixels", *filter(None, [picture.note])]
     return image("the image", *_encode(picture.image[0]), class_="ss-preview") + note("<br>".join(words))
 
 
-def levels(found: Sequence[Level]) -> dict[str, str]:
-    """Every level as a picture, with its number, size, step and blur, for both views."""
-    widest = max(level.pixels.shape[2] for level in found)
-    figures: dict[str, list[str]] = {view: [] for view in VIEWS}
+def levels(found: Sequence[Level]) -> str:
+    """Every level as a picture, with its number, size, step and blur."""
+    figures = []
     for level in found:
-        name, data, (height, width) = f"level {level.number}", _encode(level.pixels), level.pixels.shape[1:]
+        name, (height, width) = f"level {level.number}", level.pixels.shape[1:]
         blur = "finer than the image" if level.blur is None else f"blur {level.blur:.3g} px"
-        facts = "".join(f"<span>{fact}</span>" for fact in (f"{width} × {height}", f"step {level.step:.4g}", blur))
+        words = "".join(f"<span>{fact}</span>" for fact in (f"{width} × {height}", f"step {level.step:.4g}", blur))
         kind = "ss-level ss-coarse" if max(height, width) <= _LOSSLESS else "ss-level"
-        for view, part in ((EQUAL, 100), (TO_SCALE, 100 * width / widest)):
-            drawn = image(name, *data, class_=kind, style=f"width:{part:.4g}%")
-            caption = f"<figcaption><b>{name}</b>{facts}</figcaption>"
-            figures[view].append(f"<figure><div>{drawn}</div>{caption}</figure>")
-    return {view: element("div", *drawn, class_="ss-levels") for view, drawn in figures.items()}
-
-
-def cost(found: Cost, levels: Sequence[Level]) -> str:
-    """The cost of the lift, and the lengths of its kernels."""
-    lengths = [level.taps for level in levels if level.taps is not None]
-    same = f"{len(lengths)} × {lengths[0]} taps" if lengths else "none"
-    facts = {
-        "samples per channel": f"{found.samples:,}",
-        "times the image": f"{found.ratio:.2f}",
-        "multiply-adds": _count(found.multiply_adds),
-        "kernels": same if len(set(lengths)) < 2 else f"{', '.join(map(str, lengths))} taps",
-        "lift, measured": _time(found.milliseconds),
-        "3 × 3 convolution to 16 channels": _time(found.convolution),
-    }
-    return _facts(facts, "ss-facts")
-
-
-def _count(number: int) -> str:
-    power = max(0, min(3, int(math.log10(max(number, 1)) // 3)))
-    return f"{number / 1000**power:.3g} {('', 'thousand', 'million', 'billion')[power]}".strip()
-
-
-def _time(milliseconds: float) -> str:
-    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
+        drawn = image(name, *_encode(level.pixels), class_=kind)
+        figures.append(f"<figure><div>{drawn}</div><figcaption><b>{name}</b>{words}</figcaption></figure>")
+    return element("div", *figures, class_="ss-levels")
 
 
 # --- equivariance ----------------------------------------------------------------------------------------------------
@@ -119,11 +89,8 @@ def errors(found: Errors) -> str:
     drawn = element("div", element("table", *rows, class_="ss-table"), class_="ss-scroll")
     figure = plot_equivariance([table], columns=[_literal(found.network)])
     drawn += _figure(f"equivariance errors of {found.network} over levels", figure)
-    return (
-        element("p", escape(found.sentence), class_="ss-verdict")
-        + note(about)
-        + element("div", drawn, class_="ss-beside")
-    )
+    verdict = element("p", escape(found.sentence), class_="ss-verdict")
+    return verdict + note(about) + element("div", drawn, class_="ss-beside")
 
 
 def _error_cell(error: float, past: bool) -> str:
@@ -140,13 +107,12 @@ def _error_cell(error: float, past: bool) -> str:
 
 def network(loaded: Loaded | None) -> str:
     """What is known about the network."""
-    return _facts(loaded.facts, "ss-list") if loaded else note("No network is loaded.")
+    return facts(loaded.facts, "ss-list") if loaded else note("No network is loaded.")
 
 
 def seen(found: Prediction) -> str:
     """The picture that the network saw."""
-    height, width = found.seen.shape[1:]
-    about = f"what the network sees: {width} × {height} pixels"
+    about = "what the network sees: {} × {} pixels".format(*found.seen.shape[:0:-1])
     return image(about, *_encode(found.seen), class_="ss-seen") + note(about)
 
 

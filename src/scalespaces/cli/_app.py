@@ -9,37 +9,37 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
-from scalespaces.cli._arguments import Help, Parser
+from scalespaces.cli._arguments import Help, Parser, _whole
 
 FIRST_PORT, PORTS = 7860, 100
+_DESCRIPTION = """\
+Open a page in the browser. It shows the scale-space of your image under any lift and its cost, the equivariance errors
+of networks on it, and what a saved network predicts while the image is zoomed. This machine serves the page to itself;
+nothing is sent anywhere. Ctrl-C ends it.
+"""
+_port = partial(_whole, "from 1 to 65535", range(1, 65536))
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments."""
-    parser = Parser(
-        prog="scalespaces app",
-        description="Open a page in the browser. It shows the scale-space of your image under any lift and its cost, "
-        "the equivariance errors of networks on it, and what a saved network predicts while the image is zoomed. "
-        "This machine serves the page to itself; nothing is sent anywhere. Ctrl-C ends it.",
-        epilog="example: scalespaces app --model model.safetensors --image street.jpg",
-        formatter_class=Help,
-    )
+    example = "example: scalespaces app --model model.safetensors --image street.jpg"
+    parser = Parser(prog="scalespaces app", description=_DESCRIPTION, epilog=example, formatter_class=Help)
     parser.set_defaults(run=_run)
     add = parser.add_argument
     add("--model", metavar="FILE", help="network to start with, .safetensors, as scalespaces.models.save writes it")
     add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
-    add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
+    add(
+        "--port",
+        type=_port,
+        metavar="N",
+        help=f"port of the page (default: the first free one from {FIRST_PORT} on)",
+    )
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is for this machine alone")
     add("--no-browser", action="store_true", help="print the address, and open no browser")
     return parser.parse_args(words)
-
-
-def _port(text: str) -> int:
-    if not text.strip().isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 65535, got {text!r}")
-    return int(text)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -48,8 +48,7 @@ def _run(args: argparse.Namespace) -> None:
     from scalespaces.app._predictions import load_network
 
     port = _free_port(args.host, args.port)
-    picture = None if args.image is None else read_picture(args.image)
-    page = build(picture, None if args.model is None else load_network(args.model))
+    page = build(args.image and read_picture(args.image), args.model and load_network(args.model))
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
@@ -86,7 +85,5 @@ def _free_port(host: str, port: int | None) -> int:
                 return candidate
         except OSError as error:
             reason = error.strerror
-    tried = f"port {port}" if port is not None else f"any port from {ports[0]} to {ports[-1]}"
-    raise ValueError(
-        f"cannot serve at {host}, {tried}: {reason}; choose another --port, or leave --port and --host out"
-    )
+    where = f"{host}, " + (f"port {port}" if port is not None else f"any port from {ports[0]} to {ports[-1]}")
+    raise ValueError(f"cannot serve at {where}: {reason}; choose another --port, or leave --port and --host out")

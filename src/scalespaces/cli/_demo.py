@@ -30,19 +30,16 @@ cores and writes report.html, which needs no connection, results.json, and the t
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments."""
-    parser = Parser(
-        prog="scalespaces demo",
-        description=_DESCRIPTION,
-        formatter_class=Help,
-    )
+    parser = Parser(prog="scalespaces demo", description=_DESCRIPTION, formatter_class=Help)
     parser.set_defaults(run=_run)
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="output folder")
-    parser.add_argument("--full", action="store_true", help="three seeds and more test digits: mean and spread")
-    parser.add_argument("--seed", type=seed, default=0, help="the first seed")
-    parser.add_argument("--epochs", type=positive, metavar="N", help=f"training epochs (default: {Settings().epochs})")
-    parser.add_argument("--quick", action="store_true", help="few digits and one epoch, only to check that it runs")
-    parser.add_argument("--plot", metavar="FILE", help="also draw accuracy against size into this file: .png, .svg ...")
-    parser.add_argument("--open", action="store_true", help="open the report in a browser at the end")
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="output folder")
+    add("--full", action="store_true", help="three seeds and more test digits: mean and spread")
+    add("--seed", type=seed, default=0, help="the first seed")
+    add("--epochs", type=positive, metavar="N", help=f"training epochs (default: {Settings().epochs})")
+    add("--quick", action="store_true", help="few digits and one epoch, only to check that it runs")
+    add("--plot", metavar="FILE", help="also draw accuracy against size into this file: .png, .svg ...")
+    add("--open", action="store_true", help="open the report in a browser at the end")
     return parser.parse_args(words)
 
 
@@ -77,13 +74,9 @@ def _print(result: Result) -> None:
     """The accuracies and costs, and the promises."""
     rows = [["", *(f"{size:g}" for size in SIZES), "time", "memory"]]
     for method in result.methods:
-        cells = [method.per_cent(size).split(" ± ") for size in SIZES]
         costs = f"{method.cost.predict:.1f}x", f"{method.cost.predict_memory:.1f}x"
-        rows.append([method.name, *(mean for mean, *_ in cells), *costs])
-        if len(result.seeds) > 1:
-            rows.append(["", *(f"±{spread}" for _, spread in cells), "", ""])
-    print("\nAccuracy in per cent, by the size of the digits relative to training\n")
-    print(text_table(rows))
+        rows.append([method.name, *map(method.per_cent, SIZES), *costs])
+    print(f"\nAccuracy in per cent, by the size of the digits relative to training\n\n{text_table(rows)}")
     print("\nWhat a network that understands scale should do")
     for verdict in verdicts(result):
         print(f"  {'yes' if verdict.kept else 'no '}  {verdict.promise}:\n       {verdict.measured}")

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -17,9 +17,6 @@ from scalespaces._files import replacing
 from scalespaces._html import data_url, element
 from scalespaces.demo._result import SIZES, TRAINED, Method, Result, per_cent
 from scalespaces.plotting import check_writable, plot_over_scales
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Axis = Callable[[float], float]
 _SHAPES = {
@@ -32,25 +29,21 @@ _SHAPES = {
 
 
 def named(size: float) -> str:
-    """A size as text.
-
-    Example:
-        >>> named(0.5), named(1.0), named(1.41)
-        ('1/2', '1', '1.41')
-    """
+    """A size as text: 1/2, 1, 1.41."""
     return "1/2" if size == 0.5 else f"{size:g}"
 
 
 def swatch(key: str) -> str:
     """A method's line and marker, for a legend."""
-    return element("svg", _sample(key), viewBox="0 0 32 16", class_=f"swatch {key}", aria_hidden="true")
+    drawn = _line([(0, 8), (32, 8)]) + _marker(key, 16, 8)
+    return element("svg", drawn, viewBox="0 0 32 16", class_=f"swatch {key}", aria_hidden="true")
 
 
 def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool) -> str:
     """The chart, for wide screens or for phones; below, a picture of a digit at each size."""
-    width, height = (760, 492) if wide else (360, 408)
+    width, height = (760, 492) if wide else (360, 336)
     side, left, right = (76, 44, 140) if wide else (42, 34, 26)
-    top, bottom = 16 if wide else 16 + 24 * math.ceil(len(methods) / 2), height - side - 64
+    top, bottom = 16, height - side - 64
     start, end = left + side / 2 - 6, width - right - 6
 
     def x(size: float) -> float:
@@ -75,20 +68,16 @@ def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool
         place = {"x": round(x(size) - side / 2, 1), "y": bottom + 32, "width": side, "height": side}
         drawn.append(element("image", href=data_url(data), **place))
     drawn += [_method(method, x, y) for method in sorted(methods, key=lambda m: m.key != "ours")]  # thin on thick
-    ends = apart([y(100 * method.mean(SIZES[-1])) for method in methods], 20)
-    for n, (method, at) in enumerate(zip(methods, ends, strict=True)):
-        if wide:
-            drawn.append(_text(method.name, edge + 4, at + 5, f"label {method.key}"))
-        else:
-            entry, place = _sample(method.key) + _text(method.name, 42, 13, "label"), (180 * (n % 2), 24 * (n // 2))
-            drawn.append(element("g", entry, class_=f"entry {method.key}", transform=f"translate{place}"))
+    if wide:  # names at the ends of the lines; phones show the legend alone
+        ends = apart([y(100 * method.mean(SIZES[-1])) for method in methods], 20)
+        drawn += [_text(m.name, edge + 4, at + 5, f"label {m.key}") for m, at in zip(methods, ends, strict=True)]
     numbers = "; ".join(f"{m.name}: {', '.join(per_cent(m.mean(size)) for size in SIZES)}" for m in methods)
     label = f"Accuracy in per cent at sizes {', '.join(map(named, SIZES))}. {numbers}."
     kind = f"chart {'wide' if wide else 'narrow'}"
     return element("svg", *drawn, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, class_=kind)
 
 
-def plot(result: Result, path: str | os.PathLike[str]) -> Figure:
+def plot(result: Result, path: str | os.PathLike[str]) -> Any:
     """Draw a line for each method, a band for the spread over seeds, and a digit at each size below the axis."""
     path, methods = check_writable(path), result.methods[::-1]  # ours first: thin lines are drawn over the thick one
     lines = {method.name: [(size, 100 * method.mean(size)) for size in SIZES] for method in methods}
@@ -130,20 +119,10 @@ def _method(method: Method, x: Axis, y: Axis) -> str:
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
-    """The places, pushed apart as little as possible until no two are closer than the gap; their order stays.
-
-    Example:
-        >>> apart([10, 50, 12], 20)
-        [1.0, 50.0, 21.0]
-    """
+    """The places, pushed apart as little as possible until no two are closer than the gap; their order stays."""
     order, room, found = np.argsort(places, kind="stable"), gap * np.arange(len(places)), np.empty(len(places))
     found[order] = isotonic_regression(np.asarray(places)[order] - room).x + room
     return found.tolist()
-
-
-def _sample(key: str) -> str:
-    """A method's line and marker, 32 wide and 16 high."""
-    return _line([(0, 8), (32, 8)]) + _marker(key, 16, 8)
 
 
 def _marker(key: str, x: float, y: float, title: str = "") -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from html import escape
 from importlib import resources
 from string import Template
 
-from scalespaces._html import data_url, element, encode, image, svg, table_row
+from scalespaces._html import data_url, encode, image, svg, table_row
 from scalespaces.demo._charts import accuracy, named, swatch
-from scalespaces.demo._result import SIZES, TRAINED, Frame, Method, Result, per_cent, verdicts
+from scalespaces.demo._result import SIZES, TRAINED, Method, Result, per_cent, verdicts
 from scalespaces.plotting import plot_equivariance
 from scalespaces.testing import EquivarianceTable
 from scalespaces.theory import blur_variance
@@ -45,8 +45,8 @@ def render(result: Result) -> str:
         "ours_worst_at": named(worst_at),
         "ours_time": _times(ours.cost.predict),
         "tta_time": _times(tta.cost.predict),
-        "paper_error": _mean_error(result, "direct, dense"),
-        "ours_error": _mean_error(result, "cascade, pyramid"),
+        "paper_error": _mean_error(result.equivariance.get("direct, dense", {}).values()),
+        "ours_error": _mean_error(result.equivariance.get("cascade, pyramid", {}).values()),
         "plot": "".join(accuracy(result.methods, pictures, wide=wide) for wide in (True, False)),
         "legend": "".join(
             f"<li class={m.key}>{swatch(m.key)}<span><b>{escape(m.name)}</b> {escape(m.about)}</span></li>"
@@ -63,7 +63,6 @@ def render(result: Result) -> str:
         "pixels": _pixels(result),
         "activations": _activations(result),
         "octave": f"{octave:.0f} level{'s' * (round(octave) > 1)}",
-        "shares": _shares(result),
         "moves": _moves(result),
         "errors": _errors(result),
         "costs": _costs(result),
@@ -108,10 +107,9 @@ def _range(method: Method) -> str:
     return f"{_percent(min(means))} to {_percent(max(means))}"
 
 
-def _mean_error(result: Result, lift: str, layers: int | None = None) -> str:
-    """The mean of the errors before the boundary."""
-    chosen = [one for one in result.equivariance if one.lift == lift and layers in (None, one.layers)]
-    errors = [error for one in chosen for error in one.before()]
+def _mean_error(tables: Iterable[EquivarianceTable]) -> str:
+    """The mean of the errors before the boundary, past which filters look beyond the last level."""
+    errors = [error for table in tables for error in table.before(table.boundary).tolist()]
     mean = statistics.fmean(errors) if errors else None
     return "none" if mean is None else f"{mean:.1e}" if mean else "0"
 
@@ -152,50 +150,24 @@ def _activations(result: Result) -> str:
     return f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody>"
 
 
-def mean_shares(series: Mapping[int, Sequence[Frame]]) -> dict[float, list[float]]:
-    """The levels' shares in the answer by size, averaged over the digits."""
-    return {
-        frames[0].size: [statistics.fmean(level) for level in zip(*(f.shares for f in frames), strict=True)]
-        for frames in zip(*series.values(), strict=True)
-    }
-
-
-def _shares(result: Result) -> str:
-    """A heat map: the levels' shares in the answer, from the coarsest level down, against the size of the digits."""
-    found, rows = mean_shares(result.series), []
-    for k, number in reversed(list(enumerate(_levels(result)))):
-        cells = []
-        for size, shares in found.items():
-            title = f"size {size:g}, level {number}: {100 * shares[k]:.0f} %"
-            cells.append(element("td", title=title, style=f"--share:{shares[k]:.3f}"))
-        rows.append(element("tr", element("th", f"level {number}", scope="row"), *cells))
-    sizes = list(found)
-    ticks = [n for n, size in enumerate(sizes) if size in result.activations]
-    spans = zip(ticks, [*ticks[1:], len(sizes)], strict=True)
-    foot = (element("th", named(sizes[n]), scope="colgroup", colspan=end - n) for n, end in spans)
-    first, last = (result.first_level + shares.index(max(shares)) for shares in (found[sizes[0]], found[sizes[-1]]))
-    words = f"From the smallest size to the largest, the level with the largest share goes from {first} to {last}."
-    caption = element("caption", words, class_="unseen")
-    return element("table", caption, *rows, element("tr", "<td></td>", *foot), class_="heat")
-
-
 def _moves(result: Result) -> str:
-    """The level that answers, averaged by the shares, at the sizes where its features are shown."""
-    found = mean_shares(result.series)
+    """The level that answers, averaged by the shares and over the digits, at the sizes where its features are shown."""
+    found = {
+        frames[0].size: [statistics.fmean(level) for level in zip(*(f.shares for f in frames), strict=True)]
+        for frames in zip(*result.series.values(), strict=True)
+    }
     means = {size: sum(k * s for k, s in enumerate(found[size], result.first_level)) for size in result.activations}
     return ", ".join(f"{mean:.1f} at size {named(size)}" for size, mean in means.items())
 
 
 def _errors(result: Result) -> str:
     """The errors of random networks, and a table of their means."""
-    tables: dict[str, list[EquivarianceTable]] = {}
-    for one in result.equivariance:
-        tables.setdefault(one.lift, []).append(one.table)
+    found = result.equivariance
     about = "Equivariance errors over levels, for each lift and number of layers"
-    drawn = image(about, svg(plot_equivariance(tables)), "svg+xml")
-    layers = sorted({one.layers for one in result.equivariance})
+    figure = plot_equivariance({lift: [*tables.values()] for lift, tables in found.items()})
+    drawn, layers = image(about, svg(figure), "svg+xml"), next(iter(found.values()))
     head = "".join(f'<th scope="col">{n} layer{"s" * (n > 1)}</th>' for n in layers)
-    means = {lift: [_mean_error(result, lift, n) for n in layers] for lift in tables}
+    means = {lift: [_mean_error([table]) for table in tables.values()] for lift, tables in found.items()}
     rows = (table_row(f"{_LIFTS.get(lift, 'Lift')} ({lift})", mean) for lift, mean in means.items())
     return (
         f'<figure class="drawn">{drawn}</figure>'

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import EquivarianceTable
 
-SIZES = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-"""Sizes of the test digits, relative to the training digits."""
-
+SIZES = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)  # of the test digits, relative to the training digits
 TRAINED = 1.0
 SHOWN = 5  # the digit of the pictures
 
@@ -63,32 +61,13 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Errors:
-    """Equivariance errors of a random network with some layers on a lift."""
-
-    lift: str
-    layers: int
-    table: EquivarianceTable
-
-    def before(self) -> list[float]:
-        """The errors before the boundary, past which filters look beyond the last level."""
-        return self.table.before(self.table.boundary).tolist()
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; None where there is no error."""
-        table = self.table.to_json()
-        measured = {"boundary": self.table.boundary, "rows": table["rows"], "errors": table["errors"]}
-        return {"lift": self.lift, "layers": self.layers, **measured}
-
-
-@dataclass(frozen=True)
 class Result:
     """Everything that the demo found.
 
     ``series`` has every digit at many sizes, ``activations`` the strength of each level's features of the digit
-    ``SHOWN`` as PNGs, by size, and ``scale_space`` a photograph, by sampling. ``downscalings`` says how many times
-    smaller each level sees the image, from ``first_level`` on. ``facts`` are the machine, the versions, and how the
-    networks were trained and tested.
+    ``SHOWN`` as PNGs, by size, ``scale_space`` a photograph, by sampling, and ``equivariance`` the errors of random
+    networks, by lift and number of layers. ``downscalings`` says how many times smaller each level sees the image, from
+    ``first_level`` on. ``facts`` are the machine, the versions, and how the networks were trained and tested.
     """
 
     seeds: tuple[int, ...]
@@ -96,7 +75,7 @@ class Result:
     series: dict[int, tuple[Frame, ...]]
     activations: dict[float, tuple[bytes, ...]]
     scale_space: dict[str, ScaleSpace]
-    equivariance: tuple[Errors, ...]
+    equivariance: dict[str, dict[int, EquivarianceTable]]
     downscalings: tuple[float, ...]
     facts: dict[str, Any]
     first_level: int = 0
@@ -111,11 +90,16 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, without pictures."""
+        errors = []
+        for lift, tables in self.equivariance.items():
+            for layers, table in tables.items():
+                plain = {name: value for name, value in table.to_json().items() if name in ("rows", "errors")}
+                errors.append({"lift": lift, "layers": layers, "boundary": table.boundary, **plain})
         found = {
             "sizes": SIZES,
             "seeds": self.seeds,
             "methods": [asdict(method) for method in self.methods],
-            "equivariance": [errors.to_json() for errors in self.equivariance],
+            "equivariance": errors,
             "downscalings": self.downscalings,
             "facts": self.facts,
             "first_level": self.first_level,
@@ -162,21 +146,11 @@ def verdicts(result: Result) -> list[Verdict]:
 
 
 def _points(difference: float) -> str:
-    """A difference of accuracies in words.
-
-    Example:
-        >>> _points(0.052), _points(-0.01), _points(1e-9)
-        ('5.2 points above', '1.0 points below', 'equal')
-    """
+    """A difference of accuracies in words: 5.2 points above, 1.0 points below, equal."""
     points = round(100 * difference, 1)
     return f"{abs(points)} points {'above' if points > 0 else 'below'}" if points else "equal"
 
 
 def per_cent(*values: float | None) -> str:
-    """A mean and its spread in per cent.
-
-    Example:
-        >>> per_cent(0.9812), per_cent(0.9812, 0.0123)
-        ('98.1', '98.1 ± 1.2')
-    """
+    """A mean and its spread in per cent: 98.1 ± 1.2."""
     return " ± ".join(f"{100 * value:.1f}" for value in values if value is not None)

@@ -90,12 +90,7 @@ class Trial:
 
 
 def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[int] | None = None) -> Tensor:
-    """Digits at these sizes on a black canvas: in random places that follow from the key, or in the middle.
-
-    Shape:
-        - images: :math:`(N, 8, 8)`, uint8
-        - Output: :math:`(N, 1, H, W)`, from 0 to 1
-    """
+    """Digits at these sizes on a black canvas: in random places that follow from the key, or in the middle."""
     generator = np.random.default_rng(key)
     shown = np.empty((len(images), canvas, canvas), dtype=np.uint8)
     for n, (image, size) in enumerate(zip(images, sizes, strict=True)):

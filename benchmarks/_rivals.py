@@ -1,0 +1,145 @@
+"""The paper's networks in plain PyTorch: its baselines, and its algorithm on tensors (B, C, S, H, W).
+
+The algorithm computes what the library computes with dense sampling, ``scale_padding="zeros"`` and plain pooling
+windows.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces import models
+from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
+
+
+def scale_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    r"""The scale-space correlation: each level sees itself and the levels above it, in one dilated convolution.
+
+    .. math:: [\psi \star f]^o_k(z) = \sum_i \sum_{\ell \ge 0} \sum_y \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(2^k y + z)
+
+    Levels :math:`k, k + 1, \dots` are concatenated along channels, and so are the filter levels of the weight,
+    ``(C_out, k C_in, h, w)``. Filter levels that would meet zeros past the last level are left out.
+    """
+    channels, levels = x.shape[1:3]
+    depth = weight.shape[1] // channels
+    outputs = []
+    for k in range(levels):
+        seen = torch.cat(x[:, :, k : k + depth].unbind(2), 1)
+        padding = [2**k * (n // 2) for n in weight.shape[2:]]
+        outputs.append(F.conv2d(seen, weight[:, : seen.shape[1]], bias, padding=padding, dilation=2**k))
+    return torch.stack(outputs, 2)
+
+
+class ScaleConv(nn.Module):
+    """The paper's correlation with the weights of a :class:`~scalespaces.nn.ScaleConv2d`."""
+
+    def __init__(self, like: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(side_by_side(like.weight))
+        self.bias = None if like.bias is None else nn.Parameter(like.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scale_conv(x, self.weight, self.bias)
+
+
+def side_by_side(weight: Tensor) -> Tensor:
+    """The levels of a filter ``(C_out, C_in, k, h, w)`` along channels, ``(C_out, k C_in, h, w)``; others as a copy."""
+    return (weight.transpose(1, 2).flatten(1, 2) if weight.ndim == 5 else weight).detach().clone()
+
+
+def plain_conv(like: Any) -> nn.Module:
+    """A convolution with the weights of a correlation whose filters have one level."""
+    size = like.kernel_size[1:]
+    conv = nn.Conv2d(like.in_channels, like.out_channels, size, padding=tuple(n // 2 for n in size))
+    conv.weight, conv.bias = like.weight, like.bias
+    return conv
+
+
+class Network(nn.Module):
+    """Parts of a network of ours, copied with their weights: a baseline, or the paper's algorithm if it has levels."""
+
+    blocks: Any
+    transitions: Any
+    linear: Any
+
+    def __init__(self, model: Any, *parts: str) -> None:
+        super().__init__()
+        self.lift: Any = copy.deepcopy(model.lift) if model.lift.num_levels > 1 else None
+        conv, norm = (ScaleConv, nn.BatchNorm3d) if self.lift else (plain_conv, nn.BatchNorm2d)
+        for part in parts:
+            self.add_module(part, copy.deepcopy(getattr(model, part)))
+        for name, layer in [*self.named_modules()]:
+            if isinstance(layer, ScaleConv2d):
+                self.set_submodule(name, conv(layer))
+            elif isinstance(layer, ScaleBatchNorm):
+                own = norm(layer.num_features).to(layer.running_mean)
+                own.load_state_dict(layer.state_dict())
+                self.set_submodule(name, own)
+
+    def lifted(self, image: Tensor) -> Tensor:
+        if self.lift is None:
+            return image
+        levels = self.lift(image).stack()
+        channels_last = image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
+        return levels.contiguous(memory_format=torch.channels_last_3d) if channels_last else levels
+
+
+class ResNet(Network):
+    """The paper's ResNet, for images whose sides 8 divides: then its upsampling is that of ``F.interpolate``."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, "blocks")
+        self.classifier = plain_conv(copy.deepcopy(model.classifier))  # on one level, in the paper's algorithm too
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.lifted(image)
+        for n, block in enumerate(self.blocks):
+            x = residual(block, pool(x) if n and block.missing else x)
+        return F.interpolate(self.classifier(x.mean(2) if self.lift else x), image.shape[2:], mode="bilinear")
+
+
+class DenseNet(Network):
+    """The paper's DenseNet."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, "blocks", "transitions", "linear")
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.lifted(image)
+        for block, transition in zip(self.blocks, self.transitions, strict=False):
+            mixed = dense(transition.mix, pool(dense(transition.reduce, dense_block(block, x))))
+            x = torch.cat([mixed, pool(x)], 1)
+        x = dense_block(self.blocks[-1], x)
+        return self.linear(x.mean([*range(2, x.ndim)]))
+
+
+def rival(model: Any) -> Network:
+    """The same network in plain PyTorch; one with levels was built with ``preset="paper"``."""
+    return ResNet(model) if isinstance(model, models.ResNet) else DenseNet(model)
+
+
+def pool(x: Tensor) -> Tensor:
+    return F.avg_pool3d(x, (1, 2, 2)) if x.ndim == 5 else F.avg_pool2d(x, 2)
+
+
+def residual(block: Any, x: Tensor) -> Tensor:
+    """The supplement's res[1,h,w]: conv - BN - ReLU - conv - BN, with a skip except in the last block."""
+    out = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
+    if block.missing is None:
+        return out
+    return out + F.pad(x, [0, 0] * (x.ndim - 2) + [0, block.missing]) if block.missing else out + x
+
+
+def dense(layer: Any, x: Tensor) -> Tensor:
+    """The supplement's BN - ReLU - conv."""
+    return layer.conv(F.relu(layer.norm(x)))
+
+
+def dense_block(block: Any, x: Tensor) -> Tensor:
+    """Each layer sees the input and the outputs of all layers before it."""
+    for layer in block.layers:
+        x = torch.cat([x, dense(layer, x)], 1)
+    return x
