@@ -23,8 +23,7 @@ from scalespaces.nn import (
     ScaleMaxPool,
 )
 from scalespaces.testing import assert_equivariant, equivariance_error, translation_error
-from scalespaces.testing._fit import cropped, extended
-from scalespaces.testing._moves import _resize
+from scalespaces.testing._equivariance import _resize, cropped, extended
 
 EXACT = [
     # sampling, base, padding of the lift, padding of the filters

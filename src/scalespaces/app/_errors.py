@@ -18,7 +18,7 @@ from scalespaces.models._random import random_network
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleMaxPool
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import EquivarianceTable, equivariance_error
-from scalespaces.testing._fit import cropped
+from scalespaces.testing._equivariance import cropped
 
 LIFT, LOADED = "the lift alone", "the loaded network"
 LAYERS = {"1 random layer": 1, "2 random layers": 2, "3 random layers": 3}

@@ -22,8 +22,7 @@ from scalespaces.models._registry import PRESETS
 from scalespaces.nn._lift import ARGUMENTS, PAPER
 from scalespaces.plotting import check_writable, plot_equivariance
 from scalespaces.testing import equivariance_error, translation_error
-from scalespaces.testing._fit import extended
-from scalespaces.testing._moves import DOWNSCALINGS
+from scalespaces.testing._equivariance import DOWNSCALINGS, extended
 from scalespaces.testing._table import error_text
 from scalespaces.theory._kernels import KERNELS
 from scalespaces.theory._padding import PaddingMode

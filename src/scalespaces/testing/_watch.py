@@ -9,7 +9,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from scalespaces.space import ScaleSpace
 
-
-class HasScores(Protocol):
-    """A whole network, with the scores of every level before they are combined into one answer."""
-
-    def scores(self, image: Tensor, /) -> ScaleSpace: ...
-
-
-Model = Callable[[Tensor], ScaleSpace] | HasScores
-LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")
-CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")
+LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")  # a lift is known by them:
+CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")  # this room may not import the layers
 ROUNDINGS = 16  # of its largest value: by so much a channel may differ, whatever the tolerance
-_LIFTS = (("num_levels", *LIFT_ARGUMENTS), ("num_levels", *CAUSAL_ARGUMENTS))  # this room may not import the layers
 
 
 class Watched:
@@ -38,7 +29,7 @@ class Watched:
     which spreads to everything that depends on it. The hooks are on all modules, since a model may be a function.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Callable[[Tensor], Any]) -> None:
         scores = getattr(model, "scores", None)
         self.call: Any = scores if callable(scores) and not isinstance(scores, nn.Module) else model
         self.lifts: list[tuple[nn.Module, ScaleSpace]] = []
@@ -80,7 +71,9 @@ class Watched:
             self.training.append(module)
 
     def _see(self, module: nn.Module, _: object, out: Any) -> Any:
-        is_lift = any(all(hasattr(module, name) for name in names) for names in _LIFTS)
+        is_lift = hasattr(module, "num_levels") and any(
+            all(hasattr(module, name) for name in names) for names in (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)
+        )
         if threading.get_ident() != self.thread or not isinstance(out, ScaleSpace) or not is_lift:
             return None
         if self.hidden is not None and self.hidden[0] == len(self.lifts):
@@ -133,8 +126,3 @@ def same_values(x: Tensor, y: Tensor) -> Tensor:
     x, y, precision = x.double(), y.double(), torch.finfo(y.dtype).eps if y.is_floating_point() else 0.0
     close = (x - y).abs() <= ROUNDINGS * precision * y.nan_to_num(0.0, 0.0, 0.0).abs().amax()
     return close | (x == y) | (x.isnan() & y.isnan())
-
-
-def is_flat(image: Tensor) -> bool:
-    x = image.flatten(2)
-    return bool((x.amax(2) - x.amin(2) <= ROUNDINGS * torch.finfo(x.dtype).eps * x.abs().amax(2)).all())
