@@ -28,10 +28,7 @@ from scalespaces.theory._arguments import check_choice, check_integer
 DOWNSCALINGS = ("cascade", "direct", "pillow")
 Downscaling = str | Callable[[Tensor, int], Tensor]
 Model = Callable[[Tensor], Any]
-_EXACT = (
-    'Exact are lifts with method="cascade" that blur as the downscaling does, layers that are the same at all levels, '
-    "and filters and windows that are dilated with the levels. "
-)
+_EXACT = 'Exact are lifts with method="cascade", and layers that are the same at all levels, dilated with them. '
 _NO_LIFT = "No nn.Lift ran, so levels whose filters reach past the last one were not found, and were compared. "
 _EXACT_MOVES = "Exact are layers that are the same at all positions. "
 
@@ -143,10 +140,8 @@ def assert_equivariant(
     with Watched(model) as watched:
         found, uneven, smaller = _downscaled(watched, image, "cascade", shifts, lift_arguments)
         if _is_flat(image) or _is_flat(smaller):
-            raise ValueError(
-                "an image that is constant, or becomes so when it is downscaled, shows nothing of a network, got shape "
-                f"{tuple(image.shape)}; use noise (torch.rand) or a photograph, of more pixels"
-            )
+            size = tuple(image.shape)
+            raise ValueError(f"an image that is constant, or is when downscaled, shows nothing; use noise, got {size}")
         if uneven:
             raise AssertionError(f"not equivariant: {uneven}; use the same layers at all levels.\n{found.table}")
         found.judge(tolerance, _EXACT + ("" if watched.lifts else _NO_LIFT))
@@ -198,7 +193,7 @@ def _downscaled(
                 outputs = tuple(x.narrow(axis, 0, length) for x in outputs)
             samples = (columns(x, got.axes) for x in outputs)
             pairs.append(Pair((i, k - whole.first_level), *samples, same_size=a == b, size=size))
-    found = Comparison(pairs, image, whole, [*runs], "l", left_out=left_out, failed=failed)
+    found = Comparison(pairs, image, whole, [*runs], what="l", left_out=left_out, failed=failed)
     return found, uneven, small[min(runs)] if runs else image
 
 
@@ -242,8 +237,7 @@ def _resize(image: Tensor, factor: float) -> Tensor:
 def extended(image: Tensor, period: int, rest: int = 1) -> Tensor:
     """An image, extended by reflection until its sides leave ``rest`` when divided by ``period``.
 
-    If the period is ``base ** (levels - 1)``, reflected borders look the same at all levels (circular ones if the rest
-    is 0), because each level has the last pixel. At other sizes borders add to the errors of dense sampling.
+    For ``base ** (levels - 1)`` reflected borders (circular ones, if the rest is 0) look the same at all levels.
     """
     return pad(image, [(0, (rest - n) % period) for n in image.shape[2:]], "reflect")
 
@@ -266,19 +260,16 @@ def _moves(
     if space.causal:
         raise ValueError("a causal space is counted back from its end, which moves with the window")
     if space.dims != image.ndim - 2:
-        raise ValueError(
-            f"translations need levels with positions, got shapes {space.shapes}; measure the network before space is "
-            "pooled or flattened away"
-        )
+        raise ValueError(f"translations need levels with positions, got shapes {space.shapes}; measure before pooling")
     if whole:
         pixels = {step * space.unit[axis] for x in (space, *(x for _, x in watched.lifts)) for step in x.steps}
         tried = translations or range(1, side // 2)
         found = [n for n in tried if n > 0 and all(as_integer(n / step) is not None for step in pixels)]
-        if not found or (translations and len(found) < len(translations)):
-            given = f"{list(translations)} pixels" if translations else f"an image of only {side} pixels"
+        if len(found) < len(translations or [1]):
             raise ValueError(
-                f"the image moves by whole samples of every level, which are {sorted(pixels)} pixels apart, got "
-                f"{given}; use common multiples and a larger image (bases such as the square root of 2 have none)"
+                f"the image moves by whole samples of every level, {sorted(pixels)} pixels apart, got "
+                f"{translations or 'no move'} within {side} pixels; use common multiples, a larger image (bases such "
+                "as the square root of 2 have none)"
             )
         return found if translations else found[:1]
     if translations is None:
@@ -301,9 +292,7 @@ def _translated(watched: Watched, image: Tensor, moves: list[int], margin: float
 
     def free_of_borders(window: Tensor, out: ScaleSpace) -> list[Tensor]:
         """1 at the samples that stay when the pixels along the borders change, else 0; all 1 if there is a margin."""
-        if margin is not None:
-            return [torch.ones_like(x) for x in out.levels]
-        changed = watched(torch.where(inner, window, watch.other_image(window)))
+        changed = out if margin is not None else watched(torch.where(inner, window, watch.other_image(window)))
         return [watch.same_values(y, x).to(x) for x, y in zip(out.levels, changed.levels, strict=True)]
 
     free, pairs = free_of_borders(window, still), []
@@ -323,7 +312,6 @@ def _translated(watched: Watched, image: Tensor, moves: list[int], margin: float
             both, *samples = (columns(x.narrow(place, first, length), still.axes) for x in outputs)
             if (rows := (both == 1).all(1)).any():
                 pairs.append(Pair((i, j), *(x[rows] for x in samples)))
-    compared = {pair.entry[1] for pair in pairs}
-    lost = [k for j, k in enumerate(level_numbers(still)) if j not in compared and margin is None]
-    left_out = dict.fromkeys(lost, "every sample sees a border")
-    return Comparison(pairs, image, still, moves, "translation", left_out=left_out)
+    lost = {*level_numbers(still)} - {pair.entry[1] + still.first_level for pair in pairs} if margin is None else ()
+    left_out = dict.fromkeys(sorted(lost), "every sample sees a border")
+    return Comparison(pairs, image, still, moves, what="translation", left_out=left_out)

@@ -117,16 +117,14 @@ def columns(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 class Comparison:
-    """A table with the levels of ``out`` as columns and these notes, ``left_out`` and ``failed``; and its verdict.
+    """A table with the levels of ``out`` as columns, and how it is judged.
 
     ``noise`` is what rounding may do to a channel; a channel ``varies`` if its spread is more than that.
     """
 
-    def __init__(
-        self, pairs: list[Pair], image: Tensor, out: ScaleSpace, rows: Sequence[int], what: str, **notes: Any
-    ) -> None:
+    def __init__(self, pairs: list[Pair], image: Tensor, out: ScaleSpace, rows: Sequence[int], **table: Any) -> None:
         errors, relative = np.full((2, len(rows), out.num_levels), math.nan)
-        self.table = EquivarianceTable(errors, relative, tuple(rows), tuple(level_numbers(out)), what, **notes)
+        self.table = EquivarianceTable(errors, relative, tuple(rows), tuple(level_numbers(out)), **table)
         self.precision = max(torch.finfo(x.dtype).eps for x in (image, *out.levels) if x.is_floating_point())
         self.differences: dict[tuple[int, int], Tensor] = {}
         if len({pair.got.shape[1] for pair in pairs}) > 1:  # flattened levels differ in their number of channels
@@ -188,9 +186,8 @@ class Comparison:
             )
         if not varies.any():
             raise ValueError(
-                "no channel of the output depends on the image, so nothing can be seen: all ReLUs are dead, the output "
-                f"is constant, or the bias so large that rounding hides the rest; use {double}other weights or another "
-                "image"
+                "no channel of the output depends on the image: ReLUs are dead, the output is constant, or rounding "
+                f"hides the rest behind a large bias; use {double}other weights or another image"
             )
         if self.thin:
             raise ValueError("the levels to compare have a single sample along an axis; use a larger image")

@@ -17,8 +17,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from scalespaces.space import ScaleSpace
 
-LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")  # a lift is known by them:
-CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")  # this room may not import the layers
+LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")
+CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")
+_LIFTS = (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)  # by which lifts are known; this room may not import the layers
 ROUNDINGS = 16  # of its largest value: by so much a channel may differ, whatever the tolerance
 
 
@@ -57,10 +58,8 @@ class Watched:
             warnings.filterwarnings("ignore", ".*that a single sample is left", UserWarning)
             out = self.call(image)
         if not isinstance(out, ScaleSpace):
-            raise TypeError(
-                f"the model must return a ScaleSpace, whose levels are compared, got {type(out).__name__}; cut it off "
-                "before its levels are pooled, or give it a method scores(image)"
-            )
+            kind = type(out).__name__
+            raise TypeError(f"the model must return a ScaleSpace, or have a method scores(image) that does; got {kind}")
         if any(level.is_complex() for level in out.levels):
             raise TypeError("levels must be real to be compared, got complex ones; return torch.view_as_real of them")
         return out
@@ -71,9 +70,7 @@ class Watched:
             self.training.append(module)
 
     def _see(self, module: nn.Module, _: object, out: Any) -> Any:
-        is_lift = hasattr(module, "num_levels") and any(
-            all(hasattr(module, name) for name in names) for names in (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)
-        )
+        is_lift = any(all(hasattr(module, name) for name in ("num_levels", *names)) for names in _LIFTS)
         if threading.get_ident() != self.thread or not isinstance(out, ScaleSpace) or not is_lift:
             return None
         if self.hidden is not None and self.hidden[0] == len(self.lifts):
