@@ -49,12 +49,9 @@ def test_presets_fill_in_what_is_not_said(options, method, sampling, measure):
     document = measure(*SMALL, *options, *REFLECT)
     assert (document["settings"]["method"], document["settings"]["sampling"]) == (method, sampling)
     assert document["equivariance"][0]["downscaling"] == method
-
-
-def test_all_but_the_lift_is_the_papers():
-    args = parse(["equivariance"])
-    assert (args.levels, args.zero_scale) == (8, 0.25)
-    assert (args.base, args.kernel, args.layers) == (2.0, "discrete_gaussian", [1, 2, 3])
+    args = parse(["equivariance"])  # all but the lift is the paper's
+    assert (args.levels, args.zero_scale, args.base) == (8, 0.25, 2.0)
+    assert (args.kernel, args.layers) == ("discrete_gaussian", [1, 2, 3])
 
 
 def test_random_networks():
@@ -150,21 +147,16 @@ def test_images_are_fitted_to_sizes_without_border_errors(options, side, exact, 
 
 
 def test_paddings_side_by_side(capsys, measure):
-    options = ["--preset", "paper", "--padding-mode", "zeros", "reflect", "zeros"]
-    tables = measure(*SMALL, *options)["equivariance"]
+    tables = measure(*SMALL, "--preset", "paper", "--padding-mode", "zeros", "reflect", "zeros")["equivariance"]
     assert [table["padding_mode"] for table in tables] == ["zeros", "reflect"]
     assert numbers(tables[0])[0, 0] != numbers(tables[1])[0, 0]
     assert "1 layer, reflect padding, image downscaled by direct" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 3), ("RGBA", 3), ("P", 3), ("I;16", 1), ("F", 1)])
-def test_any_image_is_read(mode, channels, tmp_path, measure):
-    values = (photograph(40)[0, 0].numpy() * 255).astype(np.uint8)
-    if mode == "I;16":
-        picture = image_module.fromarray(values.astype(np.uint16) * 250)
-    else:
-        picture = image_module.fromarray(values).convert(mode)
-    picture.save(tmp_path / "image.tiff")
+@pytest.mark.parametrize(("bits", "channels"), [(8, 3), (16, 1)])
+def test_any_image_is_read(bits, channels, tmp_path, measure):
+    values = (photograph(40)[0, 0].numpy() * (2**bits - 1)).astype(f"uint{bits}")
+    image_module.fromarray(values).save(tmp_path / "image.tiff")
     document = measure(*SMALL, "--image", str(tmp_path / "image.tiff"))
     assert document["image_shape"] == [1, channels, 33, 33]
     assert document["equivariance"][0]["mean_before"] < 0.1
@@ -205,23 +197,13 @@ def test_bad_arguments(arguments, message, capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-NOT_IMAGES = (b"", b"not an image", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"GIF89a\x01\0\x01\0", None)
-
-
-@pytest.mark.parametrize("content", NOT_IMAGES)
-def test_files_that_are_not_images(content, capsys, tmp_path):
+def test_images_that_cannot_be_measured(capsys, tmp_path):
     file = tmp_path / "file.png"
-    if content is None:  # broken off
-        image_module.fromarray((photograph(64)[0].permute(1, 2, 0).numpy() * 255).astype(np.uint8)).save(file)
-        content = file.read_bytes()[:2000]
-    file.write_bytes(content)
+    file.write_bytes(b"not an image")
     assert f"'{file}' is not an image that Pillow reads" in fails(capsys, *SMALL, "--image", str(file))
-
-
-def test_a_crop_larger_than_the_image(capsys, tmp_path):
-    image_module.new("RGB", (40, 30)).save(tmp_path / "file.png")
+    image_module.new("RGB", (40, 30)).save(file)
     message = "size must be from 1 to 30, the image's smaller side, got 33"
-    assert message in fails(capsys, *SMALL, "--image", str(tmp_path / "file.png"))
+    assert message in fails(capsys, *SMALL, "--image", str(file))
 
 
 @pytest.mark.parametrize(
@@ -233,16 +215,3 @@ def test_a_missing_extra_is_named(module, arguments, capsys, monkeypatch, tmp_pa
     monkeypatch.setitem(sys.modules, module, None)
     message = f"{module} is needed for this and is not installed; install it with: pip install 'scalespaces[plot]'\n"
     assert fails(capsys, *SMALL, *arguments).endswith(message)
-
-
-def test_an_unknown_command(capsys):
-    assert "invalid choice: 'nonsense'" in fails(capsys, "nonsense")
-
-
-def test_an_interrupt_is_quiet(capsys, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("scalespaces.cli._equivariance.equivariance_error", interrupt)
-    assert main(SMALL) == 130
-    assert capsys.readouterr().err.endswith("scalespaces equivariance: interrupted\n")

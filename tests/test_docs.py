@@ -20,13 +20,10 @@ SLOW = [ROOT / "docs" / "howto" / "export.md"]
 RUN = [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES[2:]]
 
 
-def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
 def anchors(page: str) -> set[str]:
-    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)}
+    """The anchors that GitHub gives headings."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 def broken_links(text: str, page: Path) -> Iterator[str]:
@@ -73,10 +70,9 @@ def wrong_commands(text: str) -> Iterator[str]:
         if not file.exists():
             yield f"no such script: {script}"
             continue
-        source = file.read_text()
-        yield from (
-            f"no such option: {script} {flag}" for flag in re.findall(r"--\w+", arguments) if flag not in source
-        )
+        for flag in re.findall(r"--\w+", arguments):
+            if flag not in file.read_text():
+                yield f"no such option: {script} {flag}"
     parsers = {"scalespaces": parse, "python -m benchmarks": benchmarks.parse}
     for program, command in re.findall(rf"(?:^ *|`)({'|'.join(parsers)}) ([a-z][^`\n#]*)", text, re.MULTILINE):
         words = [word for word in shlex.split(command) if word != "--help"]
@@ -124,6 +120,9 @@ def test_python_on_a_page_runs(page, tmp_path, monkeypatch):
         exec(code, names)
 
 
+NO_METHOD = "tests/theory/test_kernels.py::TestBinomial::test_no"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -134,10 +133,7 @@ def test_python_on_a_page_runs(page, tmp_path, monkeypatch):
         ("# One\n[a](#two)", "no such heading: #two"),
         ("`tests/test_nothing.py`", "no such file: tests/test_nothing.py"),
         ("`tests/test_docs.py::test_no`", "no such test: tests/test_docs.py::test_no"),
-        (
-            "tests/theory/test_kernels.py::TestBinomial::test_no",
-            "no such test: tests/theory/test_kernels.py::TestBinomial::test_no",
-        ),
+        (NO_METHOD, f"no such test: {NO_METHOD}"),
         ("`scalespaces.functional.nothing`", "no such name: scalespaces.functional.nothing"),
         ("`python examples/nothing.py`", "no such script: examples/nothing.py"),
         ("python docs/conf.py --nothing 3", "no such option: docs/conf.py --nothing"),

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import scalespaces
-from scalespaces import ScaleSpace
 from scalespaces.data import photograph
 from scalespaces.models._random import random_network
 from scalespaces.nn import (
@@ -23,8 +22,7 @@ from scalespaces.nn import (
     ScaleMaxPool,
 )
 from scalespaces.testing import assert_equivariant, equivariance_error, translation_error
-from scalespaces.testing._fit import cropped, extended
-from scalespaces.testing._moves import _resize
+from scalespaces.testing._equivariance import _resize, cropped, extended
 
 EXACT = [
     # sampling, base, padding of the lift, padding of the filters
@@ -176,15 +174,13 @@ def test_downscalings_differ_as_they_should():
     assert direct < pillow < 0.5
 
 
-def test_images_are_fitted_to_a_period():
+def test_sizes():
+    """Images are fitted to a period, and Pillow's downscaling keeps registration."""
     image = torch.rand(1, 1, 40, 33)
     assert extended(image, 8).shape[2:] == (41, 33)
     assert extended(image, 8, rest=0).shape[2:] == (40, 40)
     torch.testing.assert_close(extended(image, 8)[..., 40, :], image[..., 38, :])
     torch.testing.assert_close(cropped(image, 8, 39), image[..., 3:36, :])
-
-
-def test_pillow_downscaling_keeps_registration():
     ramp = torch.arange(65.0).expand(1, 1, 65, 65)
     small = _resize(ramp, 4.0)
     assert small.shape == (1, 1, 17, 17)
@@ -201,6 +197,10 @@ def test_translations():
     assert np.nanmax(table.errors) < 1e-12  # a whole sample of every level that is read
     table = translation_error(pyramid, image, translations=[1])
     assert np.nanmin(table.errors) > 1e-3  # part of one
+    lift = Lift(4, sampling="dense")
+    table = translation_error(lift, torch.rand(1, 1, 18, 18))  # too narrow for the last translation
+    assert np.isnan(table.errors[-1]).all()
+    assert np.nanmax(table.errors[:, 0]) == 0
 
 
 def test_error_is_the_papers_equation():
@@ -220,9 +220,9 @@ def test_error_is_the_papers_equation():
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_outputs_that_are_not_finite_are_not_equivariant(level):
     def model(image):
-        levels = list(scalespaces.lift(image, 4).levels)
-        levels[level] = levels[level].index_fill(3, torch.tensor([1]), float("nan"))
-        return ScaleSpace(tuple(levels), steps=(1, 2, 4, 8))
+        x = scalespaces.lift(image, 4)
+        spoiled = x.levels[level].index_fill(3, torch.tensor([1]), float("nan"))
+        return x.replace((*x.levels[:level], spoiled, *x.levels[level + 1 :]))
 
     with pytest.raises(AssertionError, match="by inf: values that are not finite, sizes"):
         assert_equivariant(model, torch.rand(1, 3, 64, 64), shifts=[1])
@@ -231,8 +231,7 @@ def test_outputs_that_are_not_finite_are_not_equivariant(level):
 def test_a_sample_without_counterpart_is_not_equivariant():
     def model(image):  # one sample short wherever the image is large
         x = scalespaces.lift(image, 3)
-        levels = x.levels if image.shape[-1] < 64 else tuple(level[..., :-1] for level in x.levels)
-        return x.replace(levels)
+        return x if image.shape[-1] < 64 else x.replace(tuple(level[..., :-1] for level in x.levels))
 
     image = torch.rand(1, 1, 64, 64)
     assert np.nanmax(equivariance_error(model, image, shifts=[1]).errors) == 0
@@ -240,17 +239,11 @@ def test_a_sample_without_counterpart_is_not_equivariant():
         assert_equivariant(model, image, shifts=[1])
 
 
-def test_the_base_is_read_off_the_output():
-    def model(image):
-        return scalespaces.lift(image, 4, 1.5)
-
-    assert_equivariant(model, torch.rand(1, 3, 64, 64))
-
-
-def test_a_model_that_returns_no_levels_is_refused():
-    model: Any = nn.Identity()
+def test_models_that_are_functions():
+    """The base is read off the output."""
+    assert_equivariant(lambda image: scalespaces.lift(image, 4, 1.5), torch.rand(1, 3, 64, 64))
     with pytest.raises(TypeError, match="the model must return a ScaleSpace"):
-        equivariance_error(model, torch.rand(1, 3, 64, 64))
+        equivariance_error(nn.Identity(), torch.rand(1, 3, 64, 64))
 
 
 def test_arguments_of_the_downscaling_are_completed_from_the_lift():
@@ -259,12 +252,6 @@ def test_arguments_of_the_downscaling_are_completed_from_the_lift():
     assert_equivariant(model, image, padding_mode="reflect")
     with pytest.raises(AssertionError, match="not equivariant"):
         assert_equivariant(model, image, zero_scale=0.25)
-
-
-def test_translations_of_narrow_images_are_not_made_up():
-    table = translation_error(lambda image: scalespaces.lift(image, 4, sampling="dense"), torch.rand(1, 1, 18, 18))
-    assert np.isnan(table.errors[-1]).all()
-    assert np.nanmax(table.errors[:, 0]) == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import scalespaces
 from scalespaces import ScaleSpace, lift, plotting
@@ -20,13 +19,13 @@ pytest.importorskip("matplotlib")
 image_module = pytest.importorskip("PIL.Image")
 
 
-def table(errors: list[list[float]], levels: int = 3) -> EquivarianceTable:
-    values = np.array(errors)
-    return EquivarianceTable(values, values, tuple(range(1, len(values) + 1)), tuple(range(levels)), "l")
+def table(*errors: list[float], left_out: tuple[int, ...] = ()) -> EquivarianceTable:
+    values, levels = np.array(errors), tuple(range(len(errors[0])))
+    rows = tuple(range(1, len(values) + 1))
+    return EquivarianceTable(values, values, rows, levels, "l", dict.fromkeys(left_out, "past the end"))
 
 
-def one() -> EquivarianceTable:
-    return table([[1e-3, 2e-3, np.nan], [0.0, np.nan, np.nan]])
+ONE = table([1e-3, 2e-3, np.nan], [0.0, np.nan, np.nan])
 
 
 def assert_is_a_picture(path: Path) -> None:
@@ -57,24 +56,28 @@ def drawn(ax) -> np.ndarray:
 
 
 def test_every_error_is_drawn_at_its_level():
-    figure = plot_equivariance([one()], floor=1e-12)
-    (ax,) = figure.axes
-    assert points(ax) == {(0, 1e-3), (1, 2e-3), (0, 1e-12)}
+    (ax,) = plot_equivariance([ONE]).axes
+    assert points(ax) == {(0, 1e-3), (1, 2e-3), (0, 1e-17)}
     assert ax.get_yscale() == "log"
     assert ax.get_title() == "1 layer"
 
 
-def test_errors_below_the_floor_are_said_to_be():
-    assert plot_equivariance([one()]).axes[0].get_xlabel() == "level $k$\n(1 error of 0 is drawn at 1e-17)"
-    tiny = table([[1e-19, 1e-18, np.nan]])
-    assert "(2 errors below 1e-17 drawn at 1e-17)" in plot_equivariance([tiny]).axes[0].get_xlabel()
-    fine = table([[1e-3, 1e-2, np.nan]])
-    assert plot_equivariance([fine]).axes[0].get_xlabel() == "level $k$"
+@pytest.mark.parametrize(
+    ("drawn", "note"),
+    [
+        (ONE, "\n(1 error of 0 is drawn at 1e-17)"),
+        (table([1e-19, 1e-18, np.nan]), "\n(2 errors below 1e-17 drawn at 1e-17)"),
+        (table([1e-3, 1e-2, np.nan]), ""),
+    ],
+)
+def test_errors_below_the_floor_are_counted(drawn, note):
+    assert plot_equivariance([drawn]).axes[0].get_xlabel() == "level $k$" + note
 
 
 def test_points_past_the_boundary_are_hollow():
-    errors = table([[1e-3, 2e-3, 1.0, np.nan], [3e-3, 2.0, np.nan, np.nan], [3.0, np.nan, np.nan, np.nan]], 4)
-    (ax,) = plot_equivariance([errors], boundaries=[3]).axes
+    nan = np.nan
+    errors = table([1e-3, 2e-3, 1.0, nan], [3e-3, 2.0, nan, nan], [3.0, nan, nan, nan], left_out=(3,))
+    (ax,) = plot_equivariance([errors]).axes
     hollow, filled = (
         [line for line in markers(ax) if (str(line.get_markerfacecolor()) == "white") == white]
         for white in (True, False)
@@ -82,47 +85,21 @@ def test_points_past_the_boundary_are_hollow():
     assert {y for line in hollow for y in line.get_ydata()} == {1.0, 2.0, 3.0}
     assert {y for line in filled for y in line.get_ydata()} == {1e-3, 2e-3, 3e-3}
     assert ax.get_title().endswith("= 3")
-
-
-def test_a_table_knows_its_boundary():
-    network = nn.Sequential(Lift(4), ScaleConv2d(1, 2, (2, 3, 3)))
-    found = equivariance_error(network, torch.rand(1, 1, 33, 33))
-    own, given = (plot_equivariance([found], boundaries=known) for known in (None, [3]))
-    assert own.axes[0].get_title() == given.axes[0].get_title()
-    assert points(own.axes[0]) == points(given.axes[0])
-    assert len(own.legends[0].get_texts()) == len(given.legends[0].get_texts()) == 5
     finer = equivariance_error(Lift(4, first_level=-1), torch.rand(1, 1, 33, 33))
     assert plot_equivariance([finer]).axes[0].get_title() == "1 layer"  # left out, but not at the end
 
 
 def test_rows_and_columns(tmp_path):
-    rows = {"direct (the paper)": [one(), one(), one()], "cascade (exact)": [one(), one()]}
+    cut = table([1e-3, 1.0, np.nan], [0.0, np.nan, np.nan], left_out=(2,))
+    rows = {"direct (the paper)": [ONE, ONE, cut], "cascade (exact)": [ONE, ONE]}
     path = tmp_path / "new" / "folder" / "figure.png"
-    figure = plot_equivariance(rows, path, boundaries=[3, 2, 1], title="Two lifts")
-    assert len(figure.axes) == 6
+    figure = plot_equivariance(rows, path, title="Two lifts")
     titles = [ax.get_title().split(",")[0] for ax in figure.axes]
     assert titles == ["1 layer", "2 layers", "3 layers", "1 layer", "2 layers", ""]
     assert [ax.get_ylabel().split("\n")[0] for ax in figure.axes[::3]] == list(rows)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels[:2] == [r"$\ell$ = 1", r"$\ell$ = 2"]
-    assert labels[-1] == "0.01 (the paper)"
+    assert labels == [r"$\ell$ = 1", r"$\ell$ = 2", "past the\ntruncation\nboundary", "0.01 (the paper)"]
     assert_is_a_picture(path)
-
-
-@pytest.mark.parametrize(
-    ("tables", "arguments", "message"),
-    [
-        ([], {}, "nothing to draw"),
-        ({}, {}, "nothing to draw"),
-        ({"a": []}, {}, "nothing to draw"),
-        ([one(), one()], {"columns": ["a"]}, "columns has one entry for each of 2 panels, got 1"),
-        ([one(), one()], {"boundaries": [1]}, "boundaries has one entry for each of 2 panels, got 1"),
-        ([one()], {"floor": 0.0}, "floor is positive"),
-    ],
-)
-def test_tables_that_cannot_be_drawn(tables, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        plot_equivariance(tables, **arguments)
 
 
 # --- scale-spaces ----------------------------------------------------------------------------------------------------
@@ -131,7 +108,7 @@ def test_tables_that_cannot_be_drawn(tables, arguments, message):
 def test_levels_are_drawn_as_they_are(tmp_path):
     image = torch.rand(2, 3, 24, 32)
     space = lift(image, num_levels=3)
-    figure = plot_scale_space(space, tmp_path / "levels.png", sample=1, zero_scale=0.25)
+    figure = plot_scale_space(space[1:], tmp_path / "levels.png", zero_scale=0.25)
     for ax, level in zip(figure.axes, space.levels, strict=True):
         np.testing.assert_allclose(drawn(ax), level[1].permute(1, 2, 0), atol=1e-6)
     titles = [ax.get_title(loc="left").split("\n") for ax in figure.axes]
@@ -183,16 +160,19 @@ IMAGE, SIGNAL = lift(torch.rand(1, 1, 8, 8), num_levels=2), lift(torch.rand(1, 1
 @pytest.mark.parametrize(
     ("plot", "message"),
     [
+        (lambda: plot_equivariance([]), "nothing to draw"),
+        (lambda: plot_equivariance({}), "nothing to draw"),
+        (lambda: plot_equivariance({"a": []}), "nothing to draw"),
+        (lambda: plot_equivariance([ONE, ONE], columns=["a"]), "columns has one entry for each of 2 panels, got 1"),
         (lambda: plot_scale_space(SIGNAL), "two spatial axes"),
         (lambda: plot_correlation(lambda x: x, SIGNAL), "two spatial axes"),
-        (lambda: plot_scale_space(IMAGE, size="huge"), 'size is "grid" or "physical"'),
+        (lambda: plot_scale_space(IMAGE, size="huge"), "size is one of grid, physical, got 'huge'"),
         (lambda: plot_scale_space(IMAGE, channel=1), "index into 1 channels, got 1"),
-        (lambda: plot_scale_space(IMAGE, sample=-2), "index into a batch of 1, got -2"),
         (lambda: plot_scale_space({}), "nothing to draw"),
         (lambda: plot_scale_space(torch.rand(1, 1, 8, 8)), "expected a ScaleSpace, got a tensor"),  # pyright: ignore
     ],
 )
-def test_spaces_that_cannot_be_drawn(plot, message):
+def test_what_cannot_be_drawn(plot, message):
     with pytest.raises((ValueError, TypeError), match=message):
         plot()
 
@@ -203,14 +183,14 @@ def test_spaces_that_cannot_be_drawn(plot, message):
 def test_a_suffix_without_a_format_is_refused(tmp_path):
     for name in ("figure.docx", "figure"):
         with pytest.raises(ValueError, match=r"matplotlib writes .*png.*use \.png or \.pdf"):
-            plot_equivariance([one()], tmp_path / name)
+            plot_equivariance([ONE], tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("SVG", b"<?xml"), ("png", b"\x89PNG")])
 def test_formats(suffix, start, tmp_path):
     path = tmp_path / f"figure.{suffix}"
-    plot_equivariance([one()], path)
+    plot_equivariance([ONE], path)
     assert path.read_bytes().startswith(start)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -227,13 +207,12 @@ def test_a_folder_is_not_overwritten(path, error, message, tmp_path):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(error, match=message):
-        plot_equivariance([one()], tmp_path / path)
+        plot_equivariance([ONE], tmp_path / path)
 
 
 def test_a_failure_leaves_the_old_file_alone(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-
     with pytest.raises(RuntimeError), replacing(path) as draft:  # noqa: PT012
         draft.write_text("half of the n")
         raise RuntimeError
@@ -286,13 +265,9 @@ def test_correlation_colors_the_taps_and_nothing_else(sampling):
         expected[k : k + 2] = [9, 9]  # 3 x 3 taps; read between the samples of a grid twice as coarse, 3 x 3 of these
         assert colored(ax) == expected
     assert colored(output) == [1, 1, 1, 0]
-
-
-def test_dilated_taps_are_as_far_apart_as_the_level_says():
-    x = lift(torch.zeros(1, 1, 17, 17), num_levels=3, sampling="dense")
-    ax = plot_correlation(ScaleConv2d(1, 1, (1, 3, 3)), x).axes[2]
-    rows, columns = np.nonzero(colorfulness(ax.collections[2]).reshape(17, 17) > 0.01)
-    assert sorted(set(rows)) == sorted(set(columns)) == [4, 8, 12]
+    if sampling == "dense":  # taps are 2^k apart
+        rows, columns = np.nonzero(colorfulness(panels[2].collections[2]).reshape(17, 17) > 0.01)
+        assert sorted(set(rows)) == sorted(set(columns)) == [4, 8, 12]
 
 
 def test_lighter_weights_are_paler():
@@ -307,13 +282,13 @@ def test_lighter_weights_are_paler():
 def test_pictures_are_drawn_into_a_given_figure():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("Agg")
-    for plot in (
-        lambda into: plot_scale_space(IMAGE, into=into),
-        lambda into: plot_equivariance([one()], into=into),
-        lambda into: plot_over_scales({"a": [(1, 0.5)]}, into=into),
-        lambda into: plot_correlation(lambda x: x, IMAGE, into=into),
+    for plot, drawn in (
+        (plot_scale_space, [IMAGE]),
+        (plot_equivariance, [[ONE]]),
+        (plot_over_scales, [{"a": [(1, 0.5)]}]),
+        (plot_correlation, [lambda x: x, IMAGE]),
     ):
         into = pyplot.figure()
-        assert plot(into) is into
+        assert plot(*drawn, into=into) is into
         assert into.axes
     pyplot.close("all")

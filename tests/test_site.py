@@ -80,32 +80,28 @@ def test_the_check_sees_requests(html, number):
     assert len(remote(html)) == number
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+@pytest.fixture
+def site(tmp_path) -> Path:
     """The site without what galleries compute, built of a copy: sphinx-gallery writes beside its sources."""
-    folder = tmp_path_factory.mktemp("site")
     for entry in ROOT.iterdir():
         if not entry.name.startswith(".") and entry.name not in ("docs", "out"):
-            (folder / entry.name).symlink_to(entry)
-    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("gallery"))
+            (tmp_path / entry.name).symlink_to(entry)
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("gallery"))
     command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-D", "plot_gallery=0", "docs", "html"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    result = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    return folder / "html"
+    return tmp_path / "html"
 
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_asks_nobody_for_anything(site):
+    """Its formulas are drawn, and it links into the reference."""
     pages = list(site.rglob("*.html"))
     assert {site / "index.html", site / "api" / "nn.html", site / "gallery" / "tutorial" / "index.html"} <= set(pages)
     assert {page.name: found for page in pages if (found := remote(page.read_text()))} == {}
     styles = "".join(style.read_text() for style in (site / "_static").rglob("*.css"))
     assert re.findall(r"(?:@import|url\()[\s\"']*(?:url\()?[\"']?(?:https?:)?//[^)\"']*", styles) == []
-
-
-@pytest.mark.slow
-def test_the_site_has_formulas_and_links_into_the_reference(site):
     theory = (site / "theory.html").read_text()
     assert 'src="_static/tex-svg.js' in theory
     assert "`" not in "".join(re.findall(r'<span class="math notranslate nohighlight">(.*?)</span>', theory))

@@ -1,8 +1,6 @@
 """What PyTorch offers works on networks of ours: compile, export, autocast, devices, data parallel and the rest."""
 
 import copy
-import os
-import tempfile
 from typing import Any
 
 import pytest
@@ -62,17 +60,23 @@ def net(*args, **kwargs):
     return Net(*args, **kwargs).eval()
 
 
+def export(model: nn.Module, image: torch.Tensor, axes: str = "", low: int = 32, strict: bool = False) -> Any:
+    """Export with these axes dynamic, of b, h and w."""
+    lows = {"b": (0, 1), "h": (2, low), "w": (3, low)}
+    dims = {lows[name][0]: torch.export.Dim(name, min=lows[name][1], max=512) for name in axes}
+    shapes: Any = (dims,) if axes else None
+    return torch.export.export(model, (image,), dynamic_shapes=shapes, strict=strict).module()
+
+
 @DYNAMIC_POOLING
 @pytest.mark.parametrize("size", [(36, 33), (48, 64)])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_export_with_dynamic_batch_height_and_width(sampling, size):
     model = net(sampling)
-    batch, height, width = (torch.export.Dim(name, min=low, max=512) for name, low in (("b", 1), ("h", 32), ("w", 32)))
-    shapes = ({0: batch, 2: height, 3: width},)
-    exported = torch.export.export(model, (torch.rand(2, 3, *size),), dynamic_shapes=shapes, strict=False)
+    exported = export(model, torch.rand(2, 3, *size), "bhw")
     for b, h, w in ((2, *size), (1, 41, 57), (3, 64, 32)):
         image = torch.rand(b, 3, h, w)
-        pooled, levels = exported.module()(image)
+        pooled, levels = exported(image)
         expected, expected_levels = model(image)
         assert_close(pooled, expected)
         assert isinstance(levels, ScaleSpace)
@@ -100,11 +104,10 @@ HEADS = {
 @pytest.mark.parametrize("head", HEADS)
 def test_export_of_other_networks(head, sampling):
     model = nn.Sequential(*HEADS[head](sampling)).eval()
-    shapes = ({2: torch.export.Dim("h", min=96, max=512), 3: torch.export.Dim("w", min=96, max=512)},)
-    exported = torch.export.export(model, (torch.rand(1, 3, 101, 128),), dynamic_shapes=shapes, strict=False)
+    exported = export(model, torch.rand(1, 3, 101, 128), "hw", low=96)
     for size in ((101, 128), (128, 97), (99, 160)):
         image = torch.rand(1, 3, *size)
-        assert_close(exported.module()(image), model(image), rtol=1e-4, atol=1e-5)
+        assert_close(exported(image), model(image), rtol=1e-4, atol=1e-5)
 
 
 class ToImage(nn.Module):
@@ -120,20 +123,17 @@ class ToImage(nn.Module):
 @pytest.mark.parametrize(("sampling", "strict"), [("dense", False), ("pyramid", True)])
 def test_symbolic_sizes_stay_symbolic(sampling, strict):
     model = ToImage(sampling).eval()
-    shapes: Any = ({2: torch.export.Dim("h", min=32, max=512), 3: torch.export.Dim("w", min=32, max=512)},)
-    exported = torch.export.export(model, (torch.rand(1, 3, 40, 50),), dynamic_shapes=shapes, strict=strict)
+    exported = export(model, torch.rand(1, 3, 40, 50), "hw", strict=strict)
     for size in ((40, 50), (65, 33)):
         image = torch.rand(1, 3, *size)
-        assert_close(exported.module()(image), model(image))
+        assert_close(exported(image), model(image))
 
 
 def test_export_of_a_fractional_base_is_static_and_says_so():
     model, image = net(base=2**0.5), torch.rand(1, 3, 40, 40)
-    exported = torch.export.export(model, (image,), strict=False)
-    assert_close(exported.module()(image)[0], model(image)[0])
-    shapes = ({2: torch.export.Dim("h", min=32, max=512)},)
+    assert_close(export(model, image)(image)[0], model(image)[0])
     with pytest.raises(ValueError, match="needs a static image size"):
-        torch.export.export(model, (image,), dynamic_shapes=shapes, strict=False)
+        export(model, image, "h")
 
 
 def test_exports_leave_nothing_fake_behind():
@@ -141,8 +141,7 @@ def test_exports_leave_nothing_fake_behind():
     image = torch.rand(1, 3, 21, 21)
     for sampling in ("dense", "pyramid"):
         model = nn.Sequential(Lift(3, 1.37, sampling=sampling), ScaleConv2d(3, 2, (2, 3, 3))).eval()
-        exported = torch.export.export(model, (image,), strict=False)
-        assert_close(exported.module()(image).levels, model(image).levels)
+        assert_close(export(model, image)(image).levels, model(image).levels)
 
 
 def test_exported_file_round_trip(tmp_path):
@@ -275,36 +274,30 @@ def _loss(x):
     return torch.stack([level.square().mean() for level in x.levels]).sum()
 
 
+def _layers():
+    torch.manual_seed(0)
+    return nn.Sequential(Lift(3, sampling="pyramid"), ScaleConv2d(3, 4, (2, 3, 3)), nn.ReLU())
+
+
 def _data_parallel(rank, folder, images):
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    levels_only = _Levels()
-    model = nn.parallel.DistributedDataParallel(levels_only)
+    layers = _layers()
+    model = nn.parallel.DistributedDataParallel(layers)
     out = model(images[rank])
     assert isinstance(out, ScaleSpace)
     _loss(out).backward()
     if rank == 0:
-        torch.save([p.grad for p in levels_only.parameters()], f"{folder}/gradients.pt")
+        torch.save([p.grad for p in layers.parameters()], f"{folder}/gradients.pt")
     torch.distributed.barrier()  # a process that leaves before the other has its last message aborts it
     del model
     torch.distributed.destroy_process_group()
 
 
-class _Levels(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(Lift(3, sampling="pyramid"), ScaleConv2d(3, 4, (2, 3, 3)), nn.ReLU())
-
-    def forward(self, image):
-        return self.layers(image)
-
-
-def test_data_parallel():
+def test_data_parallel(tmp_path):
     images = torch.rand(2, 2, 3, 16, 16)
-    with tempfile.TemporaryDirectory() as folder:
-        spawn(_data_parallel, (folder, images), nprocs=2)
-        gradients = torch.load(os.path.join(folder, "gradients.pt"), weights_only=True)
-    model = _Levels()
+    spawn(_data_parallel, (tmp_path, images), nprocs=2)
+    gradients = torch.load(tmp_path / "gradients.pt", weights_only=True)
+    model = _layers()
     for image in images:
         (_loss(model(image)) / 2).backward()
     for got, parameter in zip(gradients, model.parameters(), strict=True):

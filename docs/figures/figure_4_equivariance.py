@@ -18,7 +18,7 @@ from scalespaces import equivariance_error
 from scalespaces.data import photograph
 from scalespaces.models._random import random_network
 from scalespaces.plotting import plot_equivariance
-from scalespaces.testing._fit import extended
+from scalespaces.testing._equivariance import extended
 
 # %%
 # The error is the paper's: with :math:`\Phi` for the network and :math:`S_{2^{-\ell}}` for a downscaling by

@@ -128,8 +128,7 @@ print(equivariance_error(features, image))
 
 tables = [equivariance_error(network("zeros"), image, shifts=[1, 2, 3]), equivariance_error(features, image)]
 print(tables[0])
-boundaries = [table.boundary for table in tables]
-figure = plot_equivariance(tables, columns=["zeros", "valid"], boundaries=boundaries, reference=None, into=plt.figure())
+figure = plot_equivariance(tables, columns=["zeros", "valid"], reference=None, into=plt.figure())
 
 # %%
 # What you see: hollow points, past the boundary :math:`k + \ell = 4`, are errors of the order of the features. All

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from scalespaces.models._random import random_network
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleMaxPool
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import EquivarianceTable, equivariance_error
-from scalespaces.testing._fit import cropped
+from scalespaces.testing._equivariance import cropped
+from scalespaces.theory._arguments import check_choice
 
 LIFT, LOADED = "the lift alone", "the loaded network"
 LAYERS = {"1 random layer": 1, "2 random layers": 2, "3 random layers": 3}
@@ -46,12 +47,15 @@ def equivariance(
     loaded: Loaded | None = None,
     report: Callable[[int, int], None] = lambda done, all: None,
 ) -> Errors:
-    """Measure the features of a network in float64 on a square of at most ``side`` from the middle of an image.
+    """Measure the features of one of ``NETWORKS`` in float64 on a square of at most ``side`` from an image's middle.
 
-    ``network`` is one of ``NETWORKS``, and ``arguments`` are those of its lift; the loaded network has its own.
-    ``report`` is called with the number of images that the network has seen, and of all: the image, downscaled or not.
+    ``arguments`` are those of its lift; the loaded network has its own. ``report`` is called with the number of images
+    that the network has seen, and of all: the image, downscaled or not.
     """
-    if network == LOADED and loaded is not None:
+    check_choice("network", network, NETWORKS)
+    if network == LOADED:
+        if loaded is None:
+            raise ValueError("no network is loaded; drop a .safetensors file on the tab Predictions first")
         image, arguments = loaded.see(image), loaded.model.lift.config
     base, levels = arguments["base"], arguments["num_levels"]
     if not isinstance(base, float):
@@ -59,8 +63,16 @@ def equivariance(
     if levels < 2:
         raise ValueError("an equivariance error compares levels, and there is only one; choose 2 levels or more")
     check_size(arguments, [min(n, side) for n in image.shape[2:]])  # before kernels are computed
-    module, features, title = _network(network, arguments, loaded)
-    lift = next(m for m in module.double().modules() if isinstance(m, Lift))
+    if loaded is not None and network == LOADED:
+        module = copy.deepcopy(loaded.model)
+    elif network in UNTRAINED:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = models.create_model(UNTRAINED[network], in_channels=3, lift=arguments).eval()
+    else:
+        module = random_network(LAYERS.get(network, 0), **arguments)
+    features = getattr(module.double(), "features", module)
+    lift = next(m for m in module.modules() if isinstance(m, Lift))
     period = round(base ** (levels + lift.first_level - 1)) if base.is_integer() else 1
     image, sizes = cropped(image, period, side).double(), set()
 
@@ -72,25 +84,8 @@ def equivariance(
 
     table = equivariance_error(reporting, image, downscaling=lift.method)
     report(levels, levels)
-    return Errors(title, table, (image.shape[3], image.shape[2]), _explain(table, module, lift))
-
-
-def _network(network: str, arguments: Arguments, loaded: Loaded | None) -> tuple[nn.Module, Any, str]:
-    """The network, the function from images to its features, and its name."""
-    if network == LOADED:
-        if loaded is None:
-            raise ValueError("no network is loaded; drop a .safetensors file on the tab Predictions first")
-        model = copy.deepcopy(loaded.model)
-        return model, model.features, loaded.name
-    if network in UNTRAINED:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = models.create_model(UNTRAINED[network], in_channels=3, lift=arguments).eval()
-            return model, model.features, network
-    if network != LIFT and network not in LAYERS:
-        raise ValueError(f"network is one of {', '.join(NETWORKS)}, got {network!r}")
-    layers = random_network(LAYERS.get(network, 0), **arguments)
-    return layers, layers, network
+    name = loaded.name if loaded is not None and network == LOADED else network
+    return Errors(name, table, (image.shape[3], image.shape[2]), _explain(table, module, lift))
 
 
 def _explain(table: EquivarianceTable, module: nn.Module, lift: Lift) -> str:
@@ -103,26 +98,22 @@ def _explain(table: EquivarianceTable, module: nn.Module, lift: Lift) -> str:
             f"Nothing is exact: of any two levels, one sees past the last level{finer}. Choose more levels, {enough} "
             "at least, or a network whose filters have fewer levels."
         )
-    largest = before.max()
+    largest, base, dense = before.max(), cast(float, lift.base), lift.sampling != "pyramid"
     if largest <= _EXACT:
-        found = f"Exact: the largest error is {largest:.1e}, which is rounding." if largest else "Exact: errors are 0."
+        found = f"Exact: the largest error is {largest:.1e}, which is rounding" if largest else "Exact: errors are 0"
         why = ["One step leads from level to level, so level k of the downscaled image is level k + 1 of the image"]
     else:
-        found, why = f"Not exact: the largest error is {largest:.1e}.", _reasons(module, lift)
+        found = f"Not exact: the largest error is {largest:.1e}"
+        plain = any(isinstance(m, ScaleAvgPool | ScaleMaxPool) and m.window == "plain" for m in module.modules())
+        reasons = {
+            "Levels finer than the image are interpolated, and no downscaling undoes that": lift.first_level < 0,
+            "The direct lift blurs the image anew for each level, and blurring twice on coarser pixels is not quite "
+            "blurring once; the cascade repeats one step instead": lift.method == "direct",
+            "Its poolings join neighboring pixels at every level; in a pyramid, neighboring samples": dense and plain,
+            "Samples of its levels do not lie on whole pixels; in a pyramid they need not": dense
+            and not all(map(float.is_integer, (base, *lift.plan.steps))),
+        }
+        why = [text for text, holds in reasons.items() if holds] or ["The layers after its lift are not equivariant"]
     if past:
         why.append(f"{past} {'entry' if past == 1 else 'entries'}, shown pale, reached past the last level")
-    return " ".join([found, *(f"{text}." for text in why)])
-
-
-def _reasons(module: nn.Module, lift: Lift) -> list[str]:
-    base, dense = cast(float, lift.base), lift.sampling != "pyramid"
-    reasons = {
-        "Levels finer than the image are interpolated, and no downscaling undoes that": lift.first_level < 0,
-        "The direct lift blurs the image anew for each level, and blurring twice on coarser pixels is not quite "
-        "blurring once; the cascade repeats one step instead": lift.method == "direct",
-        "Its poolings join neighboring pixels at every level; in a pyramid, neighboring samples": dense
-        and any(isinstance(m, ScaleAvgPool | ScaleMaxPool) and m.window == "plain" for m in module.modules()),
-        "Samples of its levels do not lie on whole pixels; in a pyramid they need not": dense
-        and not all(map(float.is_integer, (base, *lift.plan.steps))),
-    }
-    return [text for text, applies in reasons.items() if applies] or ["The layers after its lift are not equivariant"]
+    return " ".join(f"{sentence}." for sentence in (found, *why))

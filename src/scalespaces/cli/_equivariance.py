@@ -21,14 +21,12 @@ from scalespaces.models._registry import PRESETS
 from scalespaces.nn._lift import ARGUMENTS, PAPER
 from scalespaces.plotting import check_writable, plot_equivariance
 from scalespaces.testing import equivariance_error, translation_error
-from scalespaces.testing._fit import extended
-from scalespaces.testing._moves import DOWNSCALINGS
+from scalespaces.testing._equivariance import DOWNSCALINGS, extended
 from scalespaces.testing._table import error_text
 from scalespaces.theory._kernels import KERNELS
 from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import check_base
 
-_LIFTS = {"recommended": {name: ARGUMENTS[name] for name in PAPER}, "paper": PAPER}
 _NETWORK = ("channels", "filter_levels", "scale_padding", "seed", "base", "zero_scale", "kernel", "method", "sampling")
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
 
@@ -50,13 +48,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--layers", type=positive, nargs="+", default=[1, 2, 3], metavar="L", help="one network for each number")
     add("--channels", type=positive, default=16, metavar="N", help="channels of each layer")
     add("--filter-levels", type=positive, default=2, metavar="N", help="levels of each filter")
-    add(
-        "--padding-mode",
-        choices=get_args(PaddingMode),
-        nargs="+",
-        default=["reflect", "zeros"],
-        help="what lies outside the image, for lift and layers; one or several",
-    )
+    modes, default = get_args(PaddingMode), ["reflect", "zeros"]
+    add("--padding-mode", choices=modes, nargs="+", default=default, help="outside the image; one or several")
     add("--scale-padding", choices=SCALE_PADDINGS, default="zeros", help="past the last level")
     add("--seed", type=seed, default=0, metavar="N", help="of the weights")
     add("--double", action="store_true", help="compute in float64 instead of float32")
@@ -67,21 +60,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"one of {', '.join(KERNELS)}")
     add("--preset", choices=PRESETS, default="recommended", help="recommended: cascade, pyramid; paper: direct, dense")
     add("--method", choices=METHODS, help="the exact lift, or the paper's (default: as --preset)")
-    add(
-        "--sampling",
-        type=sampling,
-        metavar="MODE",
-        help="pyramid, dense or oversampling, a number (default: as --preset)",
-    )
+    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense or a number (default: as --preset)")
     add = parser.add_argument_group("measurement and output").add_argument
-    add(
-        "--downscaling",
-        choices=DOWNSCALINGS,
-        nargs="+",
-        default=argparse.SUPPRESS,
-        help="how the image is downscaled, one or several: cascade (D^l), direct (the paper's S) or pillow "
-        "(a third party's resize) (default: as --method)",
-    )
+    about = "one or several: cascade (D^l), direct (the paper's S), pillow (another resize) (default: as --method)"
+    add("--downscaling", choices=DOWNSCALINGS, nargs="+", default=argparse.SUPPRESS, help=about)
     add("--translations", action="store_true", help="measure equivariance to translations, too")
     add("--json", metavar="FILE", help="write the errors and settings there")
     add("--plot", metavar="FILE", help="draw the figure there: .png, .pdf, .svg ...")
@@ -90,8 +72,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _run(args: argparse.Namespace) -> None:
     # Everything that can be wrong is found before the work begins.
-    for name, value in _LIFTS[args.preset].items():
-        setattr(args, name, value if getattr(args, name) is None else getattr(args, name))
+    for name, value in PAPER.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value if args.preset == "paper" else ARGUMENTS[name])
     args.downscaling = list(dict.fromkeys(getattr(args, "downscaling", [args.method])))
     image = photograph(args.size) if args.image is None else read_image(args.image, args.size)
     _check_levels(args, image)
@@ -130,7 +113,7 @@ def _run(args: argparse.Namespace) -> None:
                 f"largest behind it: {'nothing' if behind is None else f'{behind:.3e}'}",
                 flush=True,
             )
-            means.setdefault(what, []).append(mean)
+            means.setdefault(f"{what:30}", []).append(mean)
             drawn.setdefault(f"{mode} padding, {downscaling}", []).append(table)
             numbers = {"boundary": table.boundary, "mean_before": mean, "largest_behind": behind}
             results.append({**key, "downscaling": downscaling, **numbers, **table.to_json()})
@@ -141,8 +124,7 @@ def _run(args: argparse.Namespace) -> None:
             moves.append({**key, **table.to_json()})
 
     if len(results) > 1:
-        rows = [(f"{what:30}", row) for what, row in means.items()]
-        print("\n" + error_text(f"{'mean error before the boundary':30}", args.downscaling, rows))
+        print("\n" + error_text(f"{'mean error before the boundary':30}", args.downscaling, means.items()))
     if args.json is not None:
         document = {
             "scalespaces": scalespaces.__version__,
@@ -161,12 +143,11 @@ def _run(args: argparse.Namespace) -> None:
 
 def _check_levels(args: argparse.Namespace, image: Tensor) -> None:
     """Two levels must see nothing past the last one; the last must have two samples along each axis, also if moved."""
-    layers = max(args.layers)
-    needed = 2 + layers * (args.filter_levels - 1)
+    needed = 2 + max(args.layers) * (args.filter_levels - 1)
     if args.levels < needed:
         raise ValueError(
-            f"{_plural(layers)} of filters of {args.filter_levels} levels leave nothing to compare before the "
-            f"truncation boundary of {args.levels} levels; use --levels {needed} or more"
+            f"{_plural(max(args.layers))} of filters of {args.filter_levels} levels leave nothing to compare before "
+            f"the truncation boundary of {args.levels} levels; use --levels {needed} or more"
         )
     most = most_levels(tuple(n - args.translations for n in image.shape[2:]), check_base(args.base))
     if most < args.levels:
@@ -178,20 +159,21 @@ def _check_levels(args: argparse.Namespace, image: Tensor) -> None:
 
 def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
     """The image, extended to a size at which borders look the same at all scales if that is near; and a note."""
-    rests = {0 if mode == "circular" else 1 for mode in args.padding_mode if mode != "zeros"}
+    rests = {int(mode != "circular") for mode in args.padding_mode if mode != "zeros"}
     if not rests or (args.method, args.sampling) == ("cascade", "pyramid") or not args.base.is_integer():
         return image, ""
-    rest, period, (height, width) = max(rests), int(args.base) ** (args.levels - 1), image.shape[2:]
-    larger = extended(image, period, rest)
+    rest, period = max(rests), int(args.base) ** (args.levels - 1)
+    larger, side = extended(image, period, rest), min(image.shape[2:])
     if len(rests) == 1 and larger.shape == image.shape:
         return image, ""
     near = all(8 * new <= 9 * n for new, n in zip(larger.shape, image.shape, strict=True))
     if near and len(rests) == 1 and not args.no_fit:
+        sizes = [f"{x.shape[3]} x {x.shape[2]}" for x in (image, larger)]
         return larger, (
-            f"the image is extended by reflection from {width} x {height} to {larger.shape[3]} x {larger.shape[2]} "
-            f"pixels, so that its borders are the same at all scales (side {rest} modulo {period}); --no-fit leaves it"
+            f"the image is extended by reflection from {' to '.join(sizes)} pixels, so that its borders are the same "
+            f"at all scales (side {rest} modulo {period}); --no-fit leaves it"
         )
-    smaller = min(height, width) - (min(height, width) - rest) % period
+    smaller = side - (side - rest) % period
     return image, (
         "padding adds errors at the borders, because the levels end at different pixels; they vanish for sides that "
         f"leave {rest} when divided by {period}" + (f": try --size {smaller}" if smaller >= period else "")
@@ -199,4 +181,4 @@ def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
 
 
 def _plural(layers: int) -> str:
-    return f"{layers} layer{'' if layers == 1 else 's'}"
+    return f"{layers} layer{'s' * (layers > 1)}"

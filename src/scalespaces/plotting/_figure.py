@@ -1,4 +1,4 @@
-"""A figure: made outside pyplot, styled, and written whole."""
+"""A figure: made outside pyplot, and written whole."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")  # for the color-blind
-MARKERS = "osD^vP*Xph"
 
 
 def new_figure(width: float, height: float, into: Figure | None = None) -> Figure:
@@ -26,13 +24,6 @@ def new_figure(width: float, height: float, into: Figure | None = None) -> Figur
     return into
 
 
-def rule(ax: Axes) -> None:
-    """Rule the panel of a chart: pale horizontal lines behind the data, no frame above and on the right."""
-    ax.grid(axis="y", color="0.9", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
 def finish(figure: Figure, path: str | os.PathLike[str] | None, title: str | None) -> Figure:
     """Add the title and write the file, if there are any."""
     if title:
@@ -40,16 +31,15 @@ def finish(figure: Figure, path: str | os.PathLike[str] | None, title: str | Non
     if path is not None:
         path = check_writable(path)
         with replacing(path) as draft:
-            figure.savefig(draft, format=path.suffix.lower().removeprefix("."), bbox_inches="tight")
+            figure.savefig(draft, format=path.suffix.lower()[1:], bbox_inches="tight")
     return figure
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
     """Return the path if matplotlib has a format of its suffix; the parent folders are created."""
-    path = Path(path)
-    formats = sorted(new_figure(1, 1).canvas.get_supported_filetypes())
-    if path.suffix.lower().removeprefix(".") not in formats:
+    suffix, formats = Path(path).suffix, sorted(new_figure(1, 1).canvas.get_supported_filetypes())
+    if suffix.lower()[1:] not in formats:
         raise ValueError(
-            f"matplotlib writes {', '.join(formats)}, got the suffix {path.suffix!r} in {str(path)!r}; use .png or .pdf"
+            f"matplotlib writes {', '.join(formats)}, got the suffix {suffix!r} in {str(path)!r}; use .png or .pdf"
         )
     return prepare(path)

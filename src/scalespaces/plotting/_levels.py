@@ -17,7 +17,7 @@ from scalespaces.plotting._figure import OKABE_ITO, finish, new_figure
 from scalespaces.space import ScaleSpace
 from scalespaces.space._space import check_space
 from scalespaces.theory import blur_variance
-from scalespaces.theory._arguments import check_integer
+from scalespaces.theory._arguments import check_choice, check_integer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,6 @@ def plot_scale_space(
     into: Figure | None = None,
     size: str = "grid",
     channel: int | None = None,
-    sample: int = 0,
     zero_scale: float | None = None,
     title: str | None = None,
 ) -> Figure:
@@ -43,12 +42,11 @@ def plot_scale_space(
     ``zero_scale`` is given. All levels share one range of gray or color values.
 
     Args:
-        x: the scale-space, of two spatial axes; a mapping draws a row for each of its names.
+        x: the scale-space, of two spatial axes, whose first sample is drawn; a mapping draws a row for each name.
         path, into, title: see :mod:`scalespaces.plotting`.
-        size: ``"grid"`` draws the samples of all levels equally large, so that a pyramid shrinks; ``"physical"`` draws
-            every level where it lies in the image, so that the pixels of a pyramid grow.
+        size: ``"grid"`` draws all samples equally large, so that a pyramid shrinks; ``"physical"`` draws every level
+            where it lies in the image, so that the pixels of a pyramid grow.
         channel: the one to draw. Default: three channels as RGB, otherwise the first.
-        sample: index into the batch.
         zero_scale: :math:`s_0` of the lift, a variance.
 
     Example:
@@ -58,12 +56,11 @@ def plot_scale_space(
         16 × 16, step 2
         σ = 0.866 px
     """
-    if size not in ("grid", "physical"):
-        raise ValueError(f'size is "grid" or "physical", got {size!r}')
+    check_choice("size", size, ("grid", "physical"))
     rows = dict(x) if isinstance(x, Mapping) else {"": x}
     if not rows:
         raise ValueError("there is nothing to draw: x holds no scale-space; lift an image with scalespaces.lift")
-    pictures = [_pictures(_check_axes(space), channel, sample) for space in rows.values()]
+    pictures = [_pictures(_check_axes(space), channel) for space in rows.values()]
     boxes = [[_box(space, k, size) for k in range(space.num_levels)] for space in rows.values()]
 
     # A cell is as wide as the widest level of its column, but has room for the words above it.
@@ -89,7 +86,11 @@ def plot_scale_space(
             values = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "antialiased"}
             ax.imshow(pictures[r][k], extent=(begin, end, last, first), **values)
             ax.set(xlim=(left, left + widths[k]), ylim=(top + heights[r], top))
-            ax.set_title(_describe(space, k, zero_scale), loc="left", fontsize=10.5)
+            number, (height, width) = k + space.first_level, space.sizes(k)
+            text = f"level {number}\n{width} × {height}, step {space.steps[k]:g}"
+            if zero_scale is not None and isinstance(space.base, float) and number >= 0:
+                text += f"\nσ = {math.sqrt(blur_variance(space.expansion(k), zero_scale)):.3g} px"
+            ax.set_title(text, loc="left", fontsize=10.5)
         if name:
             panels[r, 0].set_ylabel(name, fontsize=12)
     return finish(figure, path, title)
@@ -128,7 +129,10 @@ def plot_correlation(
         out = check_space(layer(x))
     count = out.num_levels if levels is None else min(check_integer("levels", levels, 1), out.num_levels)
     colors = [OKABE_ITO[k % len(OKABE_ITO)] for k in range(out.num_levels)]
-    spots = [_middle(out, k) for k in range(count)]
+    spots = []  # the samples nearest to the middle of level 0
+    for k in range(count):
+        axes = zip(out.sizes(0), out.origins[k], out.sizes(k), strict=True)
+        spots.append(tuple(min(max(round(((n - 1) / 2 - o) / out.steps[k]), 0), size - 1) for n, o, size in axes))
     figure = new_figure(2.0 * (count + 1), 5.0, into)
     *panels, last = figure.subplots(1, count + 1, squeeze=False, sharex=True, sharey=True)[0]
     for k, (ax, (row, column)) in enumerate(zip(panels, spots, strict=True)):
@@ -151,15 +155,13 @@ def _check_axes(space: ScaleSpace) -> ScaleSpace:
     return space
 
 
-def _pictures(space: ScaleSpace, channel: int | None, sample: int) -> list[NDArray]:
-    """The levels as arrays from 0 to 1, (H, W) or (H, W, 3)."""
-    batch, channels = space.levels[0].shape[:2]
-    if not -batch <= sample < batch:
-        raise ValueError(f"sample is an index into a batch of {batch}, got {sample}")
+def _pictures(space: ScaleSpace, channel: int | None) -> list[NDArray]:
+    """The levels of the first sample as arrays from 0 to 1, (H, W) or (H, W, 3)."""
+    channels = space.levels[0].shape[1]
     if channel is not None and not -channels <= channel < channels:
         raise ValueError(f"channel is an index into {channels} channels, got {channel}")
     in_color = channel is None and channels == 3
-    levels = [level[sample].detach().cpu().double().numpy() for level in space.levels]
+    levels = [level[0].detach().cpu().double().numpy() for level in space.levels]
     levels = [level.transpose(1, 2, 0) if in_color else level[channel or 0] for level in levels]
     low, high = min(level.min() for level in levels), max(level.max() for level in levels)
     if low >= 0 and high <= 1 + 1e-6 and in_color:  # an image: colors as they are
@@ -167,34 +169,13 @@ def _pictures(space: ScaleSpace, channel: int | None, sample: int) -> list[NDArr
     return [np.clip((level - low) / (high - low or 1.0), 0, 1) for level in levels]
 
 
-def _box(space: ScaleSpace, k: int, size: str = "physical") -> tuple[float, float, float, float]:
-    """Left, right, top and bottom of a level: each sample is a square around its position."""
-    height, width = space.levels[k].shape[2:]
+def _box(space: ScaleSpace, k: int, size: str = "physical") -> tuple[float, ...]:
+    """Left, right, top and bottom of a level: each sample is a square around its position, or of side 1."""
+    step, axes = space.steps[k], zip(space.origins[k], space.sizes(k), space.unit, strict=True)
+    down, across = [((first - step / 2) * unit, (first + step * (n - 0.5)) * unit) for first, n, unit in axes]
     if size == "grid":
-        return 0.0, float(width), 0.0, float(height)
-    (top, left), step, (down, across) = space.origins[k], space.steps[k], space.unit
-    return (
-        (left - step / 2) * across,
-        (left + step * (width - 0.5)) * across,
-        (top - step / 2) * down,
-        (top + step * (height - 0.5)) * down,
-    )
-
-
-def _describe(space: ScaleSpace, k: int, zero_scale: float | None) -> str:
-    number = k + space.first_level
-    height, width = space.levels[k].shape[2:]
-    text = f"level {number}\n{width} × {height}, step {space.steps[k]:g}"
-    if zero_scale is not None and isinstance(space.base, float) and number >= 0:
-        text += f"\nσ = {math.sqrt(blur_variance(space.expansion(k), zero_scale)):.3g} px"
-    return text
-
-
-def _middle(space: ScaleSpace, k: int) -> tuple[int, int]:
-    """The sample of a level that is nearest to the middle of level 0."""
-    places = zip(space.sizes(0), space.origins[k], space.sizes(k), strict=True)
-    row, column = (min(max(round(((n - 1) / 2 - o) / space.steps[k]), 0), size - 1) for n, o, size in places)
-    return row, column
+        down, across = [(0.0, float(n)) for n in space.sizes(k)]
+    return *across, *down
 
 
 def _draw_stack(ax: Axes, space: ScaleSpace, name: str, weights: Sequence[Tensor], colors: Sequence[str]) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scalespaces._extras import require
-from scalespaces.plotting._figure import MARKERS, OKABE_ITO, finish, new_figure, rule
+from scalespaces.plotting._figure import OKABE_ITO, finish, new_figure
 from scalespaces.testing import EquivarianceTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_DASHES = ("-", "--", ":", "-.")
+_DASHES, _MARKERS, _FLOOR = ("-", "--", ":", "-."), "osD^vP*Xph", 1e-17
+_GRAY: dict[str, Any] = {"color": "0.35"}
 
 
 def plot_equivariance(
@@ -27,25 +27,20 @@ def plot_equivariance(
     *,
     into: Figure | None = None,
     columns: Sequence[str] | None = None,
-    boundaries: Sequence[int] | None = None,
     title: str | None = None,
     reference: float | None = 0.01,
-    floor: float = 1e-17,
 ) -> Figure:
     r"""Draw the paper's figure "Equivariance quality": a panel per network, a line per :math:`\ell`.
 
-    Each panel shows the errors of one table over the level :math:`k`, on a logarithmic axis. Errors below ``floor``,
-    such as 0, are drawn at ``floor``; a note below the panel counts them. The lines of a panel are slightly offset
-    along :math:`k`, so that equal errors do not hide each other.
+    Each panel shows the errors of one table over the level :math:`k`, on a logarithmic axis. Errors below 1e-17, such
+    as 0, are drawn at 1e-17; a note below the panel counts them. Entries past the table's truncation boundary are drawn
+    hollow and dashed. The lines are slightly offset along :math:`k`, so that equal errors do not hide each other.
 
     Args:
         tables: of the networks from left to right; a mapping draws a row for each of its names.
         path, into, title: see :mod:`scalespaces.plotting`.
         columns: titles of the panels. Default: "1 layer", "2 layers" ...
-        boundaries: truncation boundary of each column. Entries past it, of which the network saw past the last level,
-            are drawn hollow and dashed. Default: each table's own.
         reference: a horizontal line; the paper's figure is 0.01.
-        floor: the smallest error drawn.
 
     Example:
         >>> image = torch.rand(1, 1, 32, 32)
@@ -58,35 +53,30 @@ def plot_equivariance(
     width = max((len(row) for row in rows.values()), default=0)
     if width == 0:
         raise ValueError("there is nothing to draw: tables holds no table; measure one with equivariance_error")
-    if columns is None:
-        columns = [f"{n} layer{'s' if n > 1 else ''}" for n in range(1, width + 1)]
-    for name, value in (("columns", columns), ("boundaries", boundaries)):
-        if value is not None and len(value) < width:
-            raise ValueError(f"{name} has one entry for each of {width} panels, got {len(value)}")
-    if not floor > 0:
-        raise ValueError(f"floor is positive, because the axis is logarithmic, got {floor}")
+    columns = [f"{n} layer{'s' * (n > 1)}" for n in range(1, width + 1)] if columns is None else columns
+    if len(columns) < width:
+        raise ValueError(f"columns has one entry for each of {width} panels, got {len(columns)}")
 
     # Viridis is ordered, as the shifts are, and safe for the color-blind.
     shifts = sorted({shift for row in rows.values() for table in row for shift in table.rows})
     colors = require("matplotlib", "plot").colormaps["viridis"](np.linspace(0, 0.88, len(shifts)))
-    paints = [{"color": c, "marker": MARKERS[i % len(MARKERS)], "markersize": 5} for i, c in enumerate(colors)]
+    paints = [{"color": c, "marker": _MARKERS[i % len(_MARKERS)], "markersize": 5} for i, c in enumerate(colors)]
     styles = dict(zip(shifts, paints, strict=True))
     figure, has_boundary = new_figure(3.05 * width + 1.7, 2.8 * len(rows) + (0.5 if title else 0.2), into), False
     panels = figure.subplots(len(rows), width, squeeze=False, sharey="row")
     for (name, row), axes in zip(rows.items(), panels, strict=True):
         for ax in axes[len(row) :]:
             ax.set_axis_off()
-        for column, (ax, table) in enumerate(zip(axes, row, strict=False)):
-            boundary, cut = table.boundary if boundaries is None else boundaries[column], ""
-            if boundaries is not None or (table.what == "l" and boundary <= table.levels[-1]):
-                has_boundary, cut = True, rf", truncation at $k + \ell$ = {boundary}"
-            ax.set_title(columns[column] + cut, fontsize=11)
+        for label, ax, table in zip(columns, axes, row, strict=False):
+            cut = table.what == "l" and table.boundary <= table.levels[-1]
+            has_boundary |= cut
+            ax.set_title(label + rf", truncation at $k + \ell$ = {table.boundary}" * cut, fontsize=11)
             if reference is not None:
-                ax.axhline(reference, color="0.35", linestyle=":", linewidth=1.3, zorder=1)
-            _draw_table(ax, table, styles, table.past(boundary) if cut else np.zeros_like(table.errors, bool), floor)
+                ax.axhline(reference, linestyle=":", linewidth=1.3, zorder=1, **_GRAY)
+            _draw_table(ax, table, styles, cut)
         # One range for the row, with room below for lines on the floor.
         errors = [reference or 1.0, *(e for table in row for e in table.errors.flat if not math.isnan(e))]
-        low, high = max(min(errors), floor), max(*errors, floor)
+        low, high = max(min(errors), _FLOOR), max(*errors, _FLOOR)
         margin = 10 ** (0.06 * math.log10(high / low) + 0.25)
         axes[0].set_ylim(low / margin, high * margin)
         axes[0].set_ylabel(f"{name}\nrelative $L_2$ error" if name else "relative $L_2$ error")
@@ -95,29 +85,36 @@ def plot_equivariance(
     handles = [line([], [], label=rf"$\ell$ = {shift}", **style) for shift, style in styles.items()]
     if has_boundary:
         hollow = {"marker": "o", "markerfacecolor": "white", "markersize": 5, "linestyle": (0, (3, 2))}
-        handles.append(line([], [], color="0.35", label="past the\ntruncation\nboundary", linewidth=0.9, **hollow))
+        handles.append(line([], [], label="past the\ntruncation\nboundary", linewidth=0.9, **hollow, **_GRAY))
     if reference is not None:
-        handles.append(line([], [], color="0.35", linestyle=":", label=f"{reference:g} (the paper)"))
+        handles.append(line([], [], linestyle=":", label=f"{reference:g} (the paper)", **_GRAY))
     figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
     return finish(figure, path, title)
 
 
-def _draw_table(ax: Axes, table: EquivarianceTable, styles: dict[int, Any], past: NDArray, floor: float) -> None:
+def _draw_table(ax: Axes, table: EquivarianceTable, styles: dict[int, Any], cut: bool) -> None:
     ax.set_yscale("log")
-    levels, there, shifts = np.array(table.levels), ~np.isnan(table.errors), list(styles)
+    levels, there, past, shifts = np.array(table.levels), ~np.isnan(table.errors), table.past() & cut, list(styles)
     for i, shift in enumerate(table.rows):
         offset = (shifts.index(shift) - (len(shifts) - 1) / 2) * min(0.09, 0.6 / len(shifts))
-        x, y, full, paint = levels + offset, np.maximum(table.errors[i], floor), there[i] & ~past[i], styles[shift]
+        x, y, full, paint = levels + offset, np.maximum(table.errors[i], _FLOOR), there[i] & ~past[i], styles[shift]
         ax.plot(x[there[i]], y[there[i]], color=paint["color"], linestyle=(0, (3, 2)), linewidth=0.9)
         ax.plot(x[full], y[full], linewidth=1.4, **paint)
         ax.plot(x[past[i]], y[past[i]], linestyle="", markerfacecolor="white", **paint)
     ax.set_xticks(levels[there.any(0)])
-    rule(ax)
-    label, small = "level $k$", table.errors[table.errors < floor]
+    _rule(ax)
+    label, small = "level $k$", table.errors[table.errors < _FLOOR]
     if small.size:
-        which = f"of 0 {'is' if small.size == 1 else 'are'}" if not small.any() else f"below {floor:g}"
-        label += f"\n({small.size} error{'' if small.size == 1 else 's'} {which} drawn at {floor:g})"
+        which = f"of 0 {'is' if small.size == 1 else 'are'}" if not small.any() else f"below {_FLOOR:g}"
+        label += f"\n({small.size} error{'s' * (small.size > 1)} {which} drawn at {_FLOOR:g})"
     ax.set_xlabel(label)
+
+
+def _rule(ax: Axes) -> None:
+    """Pale horizontal lines behind the data, no frame above and on the right."""
+    ax.grid(axis="y", color="0.9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def plot_over_scales(
@@ -128,9 +125,7 @@ def plot_over_scales(
     ylabel: str = "accuracy",
     title: str | None = None,
 ) -> Figure:
-    """Draw a quantity against scale, a line for each name.
-
-    Lines differ in color (of Okabe and Ito, which the color-blind can tell apart), in marker and in dashes.
+    """Draw a quantity against scale: a line for each name, in a color, marker and dashes of its own.
 
     Args:
         lines: pairs of a scale and a value by name; values of None leave gaps.
@@ -152,13 +147,13 @@ def plot_over_scales(
     for n, (name, points) in enumerate(lines.items()):
         points = sorted(points, key=lambda point: point[0])
         values = [math.nan if value is None else value for _, value in points]
-        paint = {"color": OKABE_ITO[n % len(OKABE_ITO)], "marker": MARKERS[n % len(MARKERS)], "markersize": 5}
+        paint = {"color": OKABE_ITO[n % len(OKABE_ITO)], "marker": _MARKERS[n % len(_MARKERS)], "markersize": 5}
         dashes = _DASHES[n // len(OKABE_ITO) % len(_DASHES)]
         ax.plot([scale for scale, _ in points], values, label=name, linestyle=dashes, linewidth=1.6, **paint)
     ax.set_xscale("log", base=2)
     ax.set_xticks(scales, [f"{scale:g}" for scale in scales])
     ax.minorticks_off()
     ax.set(xlabel="scale", ylabel=ylabel.replace("_", " "))
-    rule(ax)
+    _rule(ax)
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
     return finish(figure, path, title)

@@ -1,14 +1,25 @@
-"""The errors of a network as a table: as text, as JSON, and which entries see past the last level."""
+"""The table of errors: how outputs that ought to agree are compared, printed and judged.
+
+The table divides differences by the norm of the level, as the paper does. The verdict divides the largest difference in
+a channel by the *spread* of that channel, a standard deviation over images, so that neither a bias nor a fixed pattern
+hides an error. A channel that does not vary must agree up to rounding.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from scalespaces.space import ScaleSpace
+from scalespaces.testing._watch import ROUNDINGS, level_numbers
+from scalespaces.theory._arguments import check_real
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,13 +28,11 @@ class EquivarianceTable:
 
     Attributes:
         errors: the errors.
-        largest: the largest difference at any sample of any channel, relative to the channel's spread, as in
-            :func:`assert_equivariant`.
+        largest: the largest difference in any channel, relative to its spread, as in :func:`assert_equivariant`.
         rows: the downscalings :math:`\ell`, or the translations.
         levels: the numbers of the columns.
         what: ``"l"`` or ``"translation"``.
-        left_out: levels that cannot be exact, and why. An entry is left out if level :math:`k` or level
-            :math:`k + \ell` is.
+        left_out: levels that cannot be exact, and why. Entries that compare one of them are left out.
         failed: downscalings without a row, because the network rejects an image so small, and its error.
     """
 
@@ -53,7 +62,6 @@ class EquivarianceTable:
         return np.add.outer([row if self.what == "l" else 0 for row in self.rows], self.levels)
 
     def _kept(self) -> NDArray:
-        """Where entries are not left out."""
         absent = [*self.left_out]
         return ~(np.isnan(self.errors) | np.isin(self._tops(), absent) | np.isin(self.levels, absent))
 
@@ -89,3 +97,105 @@ def error_text(corner: str, columns: Iterable[str], rows: Iterable[tuple[str, Se
     head = f"{corner} | " + " ".join(f"{name:>9}" for name in columns)
     cells = [(name, " ".join(" " * 9 if math.isnan(e) else f"{e:9.2e}" for e in errors)) for name, errors in rows]
     return "\n".join([head, "-" * len(head), *(f"{name} | {text}".rstrip() for name, text in cells)])
+
+
+class Pair(NamedTuple):
+    """Two outputs that ought to agree, and the output for another image: rows are samples, columns are channels."""
+
+    entry: tuple[int, int]
+    expected: Tensor
+    got: Tensor
+    other: Tensor
+    same_size: bool = True
+    size: tuple[int, ...] = ()
+
+
+def columns(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Samples by channels, in float64: axes that are neither the batch nor space are channels."""
+    channels = [a for a in range(1, x.ndim) if a not in axes]
+    return x.permute(0, *axes, *channels).reshape(math.prod(x.shape[a] for a in (0, *axes)), -1).double()
+
+
+class Comparison:
+    """A table with the levels of ``out`` as columns, and how it is judged.
+
+    ``noise`` is what rounding may do to a channel; a channel ``varies`` if its spread is more than that.
+    """
+
+    def __init__(self, pairs: list[Pair], image: Tensor, out: ScaleSpace, rows: Sequence[int], **table: Any) -> None:
+        errors, relative = np.full((2, len(rows), out.num_levels), math.nan)
+        self.table = EquivarianceTable(errors, relative, tuple(rows), tuple(level_numbers(out)), **table)
+        self.precision = max(torch.finfo(x.dtype).eps for x in (image, *out.levels) if x.is_floating_point())
+        self.differences: dict[tuple[int, int], Tensor] = {}
+        if len({pair.got.shape[1] for pair in pairs}) > 1:  # flattened levels differ in their number of channels
+            names = ("expected", "got", "other")
+            pairs = [pair._replace(**{name: getattr(pair, name).reshape(-1, 1) for name in names}) for pair in pairs]
+        for pair in pairs:
+            difference = pair.expected - pair.got
+            error = difference.norm() / pair.expected.norm().clamp_min(torch.finfo(torch.float64).tiny)
+            # Outputs that are not finite agree with nothing; NaN would say that there is no such level.
+            errors[pair.entry] = error.nan_to_num(math.inf, math.inf)
+            largest = difference.abs().amax(0).nan_to_num(math.inf, math.inf)
+            self.differences[pair.entry] = largest if pair.same_size else torch.full_like(largest, math.inf)
+        self.kept = self.table._kept()
+        pairs = [pair for pair in pairs if self.kept[pair.entry]] or pairs
+        if not pairs:
+            return
+
+        values = torch.cat([pair.expected for pair in pairs]).nan_to_num(0.0, 0.0, 0.0)
+        # Half the mean square of the difference of two images' values is their variance.
+        squares = [(pair.got - pair.other).nan_to_num(0.0, 0.0, 0.0).square().mean(0) / 2 for pair in pairs]
+        self.spread = torch.stack(squares).mean(0).sqrt()
+        self.noise = ROUNDINGS * self.precision * values.abs().amax(0)
+        self.varies = self.spread > self.noise
+        if any(len(pair.got) > len(image) for pair in pairs):  # there are positions
+            self.varies &= values.amax(0) - values.amin(0) > self.noise
+        for entry, largest in self.differences.items():
+            constant = torch.where(largest <= self.noise, 0.0, math.inf)
+            relative[entry] = torch.where(self.varies, largest / self.spread, constant).amax()
+        sides = zip(out.sizes(0), *(pair.size for pair in pairs), strict=False)
+        self.thin = any(max(sizes) == 1 < whole for whole, *sizes in sides if sizes)
+
+    def judge(self, tolerance: float | None, advice: str) -> None:
+        """Return if the outputs agree; raise an AssertionError if they do not, a ValueError if one cannot tell."""
+        table, differences, precision = self.table, self.differences, self.precision
+        default, double = (1e-9, "") if precision < 1e-12 else (1e-4, "float64 (model.double(), image.double()), ")
+        tolerance = default if tolerance is None else check_real("tolerance", tolerance, ">= 0", lambda x: x >= 0)
+        if not self.kept.any():
+            left_out = ", ".join(table._reasons()) or "none"
+            raise ValueError(
+                f"no level is left to compare, of {len(table.levels)}; left out: {left_out}. "
+                'Lift to more levels, use scale_padding="valid" or a larger image'
+            )
+        spread, noise, varies = self.spread, self.noise, self.varies
+        bound = torch.where(varies, tolerance * spread, 0.0).maximum(noise)
+        if wrong := [entry for entry, found in differences.items() if self.kept[entry] and (found > bound).any()]:
+            worst = max(wrong, key=lambda entry: table.largest[entry])
+            row, level, size = table.rows[worst[0]], table.levels[worst[1]], table.largest[worst]
+            above = level + row if table.what == "l" else f"{level}, moved"
+            how = f"downscaled by base**{row}" if table.what == "l" else f"moved by {row} pixels"
+            unit = " times the channel's spread"
+            if math.isinf(size):
+                unit = ": values that are not finite, sizes that differ, or a channel that does not depend on the image"
+            channel = int((differences[worst] - bound).div(bound).nan_to_num(-1.0, math.inf).argmax())
+            raise AssertionError(
+                f"not equivariant: level {level} of the image {how} differs from level {above} of the image by "
+                f"{size:.3g}{unit} (channel {channel}, tolerance {tolerance:g}). {advice}"
+                f"{'In float64 rounding is no cause: model.double(), image.double(). ' if double else ''}"
+                f"Relative L2 errors:\n{table}"
+            )
+        if not varies.any():
+            raise ValueError(
+                "no channel of the output depends on the image: ReLUs are dead, the output is constant, or rounding "
+                f"hides the rest behind a large bias; use {double}other weights or another image"
+            )
+        if self.thin:
+            raise ValueError("the levels to compare have a single sample along an axis; use a larger image")
+        typical, rounding = torch.where(varies, spread, spread[varies].median()), noise / ROUNDINGS
+        if (rounding > tolerance * typical).any():
+            channel = int((rounding / typical).argmax())
+            raise ValueError(
+                f"rounding hides the answer: channel {channel} has values up to {rounding[channel] / precision:.3g} "
+                f"and a spread of {typical[channel]:.3g}, too little for a tolerance of {tolerance:g}; use {double}"
+                "a larger tolerance, a smaller bias or an image of more contrast"
+            )

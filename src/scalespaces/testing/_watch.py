@@ -9,7 +9,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from scalespaces.space import ScaleSpace
 
-
-class HasScores(Protocol):
-    """A whole network, with the scores of every level before they are combined into one answer."""
-
-    def scores(self, image: Tensor, /) -> ScaleSpace: ...
-
-
-Model = Callable[[Tensor], ScaleSpace] | HasScores
 LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")
 CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")
+_LIFTS = (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)  # by which lifts are known; this room may not import the layers
 ROUNDINGS = 16  # of its largest value: by so much a channel may differ, whatever the tolerance
-_LIFTS = (("num_levels", *LIFT_ARGUMENTS), ("num_levels", *CAUSAL_ARGUMENTS))  # this room may not import the layers
 
 
 class Watched:
@@ -38,7 +30,7 @@ class Watched:
     which spreads to everything that depends on it. The hooks are on all modules, since a model may be a function.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Callable[[Tensor], Any]) -> None:
         scores = getattr(model, "scores", None)
         self.call: Any = scores if callable(scores) and not isinstance(scores, nn.Module) else model
         self.lifts: list[tuple[nn.Module, ScaleSpace]] = []
@@ -66,10 +58,8 @@ class Watched:
             warnings.filterwarnings("ignore", ".*that a single sample is left", UserWarning)
             out = self.call(image)
         if not isinstance(out, ScaleSpace):
-            raise TypeError(
-                f"the model must return a ScaleSpace, whose levels are compared, got {type(out).__name__}; cut it off "
-                "before its levels are pooled, or give it a method scores(image)"
-            )
+            kind = type(out).__name__
+            raise TypeError(f"the model must return a ScaleSpace, or have a method scores(image) that does; got {kind}")
         if any(level.is_complex() for level in out.levels):
             raise TypeError("levels must be real to be compared, got complex ones; return torch.view_as_real of them")
         return out
@@ -80,7 +70,7 @@ class Watched:
             self.training.append(module)
 
     def _see(self, module: nn.Module, _: object, out: Any) -> Any:
-        is_lift = any(all(hasattr(module, name) for name in names) for names in _LIFTS)
+        is_lift = any(all(hasattr(module, name) for name in ("num_levels", *names)) for names in _LIFTS)
         if threading.get_ident() != self.thread or not isinstance(out, ScaleSpace) or not is_lift:
             return None
         if self.hidden is not None and self.hidden[0] == len(self.lifts):
@@ -133,8 +123,3 @@ def same_values(x: Tensor, y: Tensor) -> Tensor:
     x, y, precision = x.double(), y.double(), torch.finfo(y.dtype).eps if y.is_floating_point() else 0.0
     close = (x - y).abs() <= ROUNDINGS * precision * y.nan_to_num(0.0, 0.0, 0.0).abs().amax()
     return close | (x == y) | (x.isnan() & y.isnan())
-
-
-def is_flat(image: Tensor) -> bool:
-    x = image.flatten(2)
-    return bool((x.amax(2) - x.amin(2) <= ROUNDINGS * torch.finfo(x.dtype).eps * x.abs().amax(2)).all())
