@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -36,15 +36,14 @@ class Card:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
-                raise ValueError(f"{name} is a list, got {_short(value)}")
+                raise ValueError(f"{name} is a list, got {value!r:.80}")
         classes, mean, std = tuple(self.classes), tuple(self.mean), tuple(self.std)
         if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
-            raise ValueError(f"classes are different strings, got {_short(classes)}")
-        if not all(map(_is_number, mean + std)) or len(mean) != len(std) or any(value <= 0 for value in std):
-            raise ValueError(
-                "mean and std have one finite number per channel each, and std is above zero, got "
-                f"{_short(mean)} and {_short(std)}"
-            )
+            raise ValueError(f"classes are different strings, got {classes!r:.80}")
+        numbers = all(isinstance(n, float | int) and not isinstance(n, bool) and math.isfinite(n) for n in mean + std)
+        if not numbers or len(mean) != len(std) or any(value <= 0 for value in std):
+            rule = "mean and std have one finite number per channel each, and std is above zero"
+            raise ValueError(f"{rule}, got {mean!r:.80} and {std!r:.80}")
         vars(self).update(classes=classes, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
 
     @classmethod
@@ -59,12 +58,12 @@ class Card:
     def from_json(cls, value: Any) -> Self:
         """The card that :meth:`to_json` wrote."""
         if not isinstance(value, dict) or not value.keys() <= {"classes", "mean", "std"}:
-            raise ValueError(f"a card has classes, mean and std, got {_short(value)}")
+            raise ValueError(f"a card has classes, mean and std, got {value!r:.80}")
         return cls(**value)
 
     def to_json(self) -> dict[str, list[Any]]:
         """Plain lists."""
-        return {name: list(value) for name, value in asdict(self).items()}
+        return {name: list(value) for name, value in vars(self).items()}
 
     def normalize(self, image: Tensor) -> Tensor:
         """The normalized image, of shape ``(..., C, H, W)``; the image itself without a mean."""
@@ -81,12 +80,3 @@ class Card:
             given, expected = len(getattr(self, name)), config.get(key)
             if given and expected is not None and given != expected:
                 raise ValueError(f"the card has {given} {name}, and the network {key}={expected}; they must agree")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

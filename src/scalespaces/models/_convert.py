@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import linecache
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from traceback import walk_tb
 from typing import Any
@@ -23,7 +22,7 @@ from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePoo
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
 from scalespaces.space._strict import strictly
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import check_choice, check_integer, did_you_mean
 
 Interaction = None | str | int | Sequence[str] | Callable[[str, nn.Module], bool]
 
@@ -108,18 +107,12 @@ def convert(
     check_choice("scale_pool", scale_pool, SCALE_MODES)
     for argument, name in (("pool_before", pool_before), ("features", features)):
         if name is not None and name not in modules:
-            raise ValueError(f"{argument} is the name of a module, got {name!r}{_similar(name, modules)}")
+            raise ValueError(f"{argument} is the name of a module, got {name!r}{did_you_mean(name, modules)}")
     first: Any = next((module for module in modules.values() if isinstance(module, _CONVOLUTIONS)), None)
     lift = as_lift(lift, {} if first is None else {"dims": len(first.stride)})
     chosen = _choose(modules, interaction)
-    config: dict[str, Any] = {
-        "lift": plain(lift.config),
-        "interaction": chosen or None,
-        "scale_padding": scale_padding,
-        "scale_pool": scale_pool,
-        "pool_before": pool_before,
-        "features": features,
-    }
+    config: dict[str, Any] = {"lift": plain(lift.config), "interaction": chosen or None, "scale_padding": scale_padding}
+    config |= {"scale_pool": scale_pool, "pool_before": pool_before, "features": features}
     lift, parameter = Lift(**lift.config), next(model.parameters(), None)
     if parameter is not None and parameter.is_floating_point():
         lift = lift.to(parameter.device, parameter.dtype if parameter.dtype.itemsize >= 4 else None)
@@ -173,9 +166,7 @@ class Converted(ScaleNetwork):
         finally:
             hook.remove()
         if not seen or not isinstance(seen[-1], ScaleSpace):
-            raise ValueError(
-                f"the module {name!r} is not called with a ScaleSpace; name another: convert(features=...)"
-            )
+            raise ValueError(f"{name!r} is not called with a ScaleSpace; name another module: convert(features=...)")
         return seen[-1]
 
     def combine(self, scores: ScaleSpace) -> Tensor:
@@ -264,15 +255,9 @@ def _choose(modules: Mapping[str, nn.Module], interaction: Interaction) -> list[
     patterns = [interaction] if isinstance(interaction, str) else interaction
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in convs):
-            raise ValueError(
-                f"interaction names plain convolutions, got {pattern!r}, which matches none{_similar(pattern, modules)}"
-            )
+            hint = did_you_mean(pattern, modules)
+            raise ValueError(f"interaction names plain convolutions, got {pattern!r}, which matches none{hint}")
     return [name for name in convs if any(fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def _similar(name: str, modules: Mapping[str, nn.Module]) -> str:
-    close = get_close_matches(str(name), modules, 1, 0.4)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _replace(model: nn.Module, chosen: Sequence[str], scale_padding: str) -> nn.Module:

@@ -76,15 +76,13 @@ class ConvNet(NamedNetwork):
     number of parameters does not depend on the number of levels.
 
     Args:
-        num_classes: number of classes.
-        in_channels: channels of the image.
         channels: channels of each convolution; there is a pooling after each but the last.
         kernel_size: height and width of the filters.
         grid: cells along each side of the grid that the last features are pooled to.
         hidden: channels of the hidden layer.
         dropout: probability with which values of the hidden layer are dropped while training.
         filter_levels: the number k of all convolutions; or one number for each.
-        lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
+        num_classes, in_channels, lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
 
     Shape:
         - Input: :math:`(B, C, H, W)`
@@ -155,13 +153,7 @@ class ConvNet(NamedNetwork):
         return self.scale_pool(self.head(features))
 
 
-_DIGITS: dict[str, Any] = {"input_shape": (1, 28, 28)}
-register_model("cnn", ConvNet, "SESN's baseline for MNIST-scale, a small CNN", **_DIGITS)
-register_model(
-    "s_cnn",
-    ConvNet,
-    "the small CNN on 4 levels half an octave apart, with the same parameters",
-    {"lift": {"num_levels": 4, "base": 2**0.5}},
-    baseline="cnn",
-    **_DIGITS,
-)
+register_model("cnn", ConvNet, "SESN's baseline for MNIST-scale, a small CNN", input_shape=(1, 28, 28))
+_HALVES = {"lift": {"num_levels": 4, "base": 2**0.5}}
+_ABOUT = "the small CNN on 4 levels half an octave apart, with the same parameters"
+register_model("s_cnn", ConvNet, _ABOUT, _HALVES, input_shape=(1, 28, 28), baseline="cnn")

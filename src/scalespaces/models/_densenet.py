@@ -44,13 +44,11 @@ class DenseNet(NamedNetwork):
     :math:`P` transitions (4 here), so that no 2 x 2 pooling drops a row.
 
     Args:
-        num_classes: number of classes.
-        in_channels: channels of the image.
         growth: channels of each layer of a dense block, one number per block.
         num_layers: layers of a dense block.
         filter_levels: the number k of transitions; or one number for each of dense, transition, dense, ...
         group: ``"p4"`` or ``"p4m"`` for the symmetries of the square.
-        lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
+        num_classes, in_channels, lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
 
     Shape:
         - Input: :math:`(B, C, H, W)`
@@ -93,23 +91,20 @@ class DenseNet(NamedNetwork):
             layout += [1, None, k] if transition else [k] * check_integer("num_layers", num_layers, 1)
         super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
         check_integer("num_classes", num_classes, 1)
-        self.stem, self.group_pool = None, None
+        self.stem, self.group_pool = nn.Identity(), nn.Identity()
         if group is not None:
             conv, pool = _FIELDS[group]
-            self.stem, self.group_pool = (
-                conv(in_channels, in_channels, (1, 3, 3), bias=False, lifting=True),
-                pool("mean"),
-            )
-        options: dict[str, Any] = {"group": group, "scale_padding": scale_padding}
+            self.stem = conv(in_channels, in_channels, (1, 3, 3), bias=False, lifting=True)
+            self.group_pool = pool("mean")
         self.blocks, self.transitions, self.skips = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         channels = in_channels
         for width, k, above in zip(growth, deep[::2], [*deep[1::2], None], strict=True):
-            block = DenseBlock(channels, width, (k, 3, 3), num_layers, **options)
+            block = DenseBlock(channels, width, (k, 3, 3), num_layers, group, scale_padding)
             self.blocks.append(block)
             if above is None:
                 channels = block.out_channels
                 break
-            transition = Transition(block.out_channels, kernel_size=(above, 3, 3), window=window, **options)
+            transition = Transition(block.out_channels, (above, 3, 3), window, group, scale_padding)
             self.transitions.append(transition)
             self.skips.append(LongSkip(window))
             channels += transition.out_channels
@@ -117,20 +112,20 @@ class DenseNet(NamedNetwork):
         initialize(self, init)
 
     def rows(self) -> list[nn.Module]:
-        rows: list[nn.Module | None] = [self.lift, self.stem]
+        rows = [self.lift, self.stem]
         for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
             rows += [block, transition, skip]
         rows += [self.blocks[-1], self.group_pool, self.global_pool, self.scale_pool, self.linear]
-        return [row for row in rows if row is not None]
+        return [row for row in rows if not isinstance(row, nn.Identity)]
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
-        x = levels if self.stem is None else self.stem(levels)
+        x = self.stem(levels)
         for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
             x = skip(self.through(transition, self.through(block, x)), x)
         return self.through(self.blocks[-1], x)
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
-        return self._pooled(features).map(self.linear)
+        return self.global_pool(self.group_pool(features)).map(self.linear)
 
     def scale_map(self, image: Tensor) -> Tensor:
         """At every pixel, the number of the level with the highest score there for the predicted class: ``(B, H, W)``.
@@ -138,32 +133,20 @@ class DenseNet(NamedNetwork):
         A level's own answer is the average of these scores over its samples.
         """
         features, size = self.features(image), image.shape[2:]
-        x = features if self.group_pool is None else self.group_pool(features)
-        maps = x.map(lambda level: F.conv2d(level, self.linear.weight[:, :, None, None], self.linear.bias))
+        weight, bias = self.linear.weight[:, :, None, None], self.linear.bias
+        maps = self.group_pool(features).map(lambda level: F.conv2d(level, weight, bias))
         return strongest_level(self.combine(features, size), maps, size)
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        return self.linear(self.scale_pool(self._pooled(features)))
-
-    def _pooled(self, features: ScaleSpace) -> ScaleSpace:
-        return self.global_pool(features if self.group_pool is None else self.group_pool(features))
+        return self.linear(self.scale_pool(self.global_pool(self.group_pool(features))))
 
 
-_PCAM: dict[str, Any] = {"input_shape": (3, 96, 96)}
-register_model("densenet", DenseNet, "the paper's baseline for PCam", **_PCAM)
-register_model(
-    "s_densenet",
-    DenseNet,
-    "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions",
-    {"lift": {"num_levels": 4}, "filter_levels": 3},
-    baseline="densenet",
-    **_PCAM,
-)
-register_model(
-    "p4m_densenet",
-    DenseNet,
-    "the DenseNet on the symmetries of the square, after Veeling et al. 2018",
-    {"group": "p4m", "growth": (4, 8, 16), "init": "he"},
-    baseline="densenet",
-    **_PCAM,
-)
+_SCALES = {"lift": {"num_levels": 4}, "filter_levels": 3}
+_SQUARE = {"group": "p4m", "growth": (4, 8, 16), "init": "he"}
+for _name, _settings, _about in (
+    ("densenet", {}, "the paper's baseline for PCam"),
+    ("s_densenet", _SCALES, "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions"),
+    ("p4m_densenet", _SQUARE, "the DenseNet on the symmetries of the square, after Veeling et al. 2018"),
+):
+    _baseline = "densenet" if _settings else None
+    register_model(_name, DenseNet, _about, _settings, input_shape=(3, 96, 96), baseline=_baseline)

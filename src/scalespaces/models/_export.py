@@ -42,23 +42,14 @@ Run = Callable[[Tensor], Any]
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
-
-    Attributes:
-        path: the file.
-        shape: of the input, ``(B, C, H, W)``; None for batch, height and width that may be anything.
-        smallest: for a shape that is not fixed, the least height and width.
-        outputs: names of the outputs.
-        difference: the largest difference between the file's outputs and PyTorch's, relative to the largest output.
-        notes: what is not as one might expect, and why.
-    """
+    """What was written."""
 
     path: Path
-    shape: tuple[int | None, ...]
-    smallest: int | None
-    outputs: tuple[str, ...]
-    difference: float
-    notes: tuple[str, ...]
+    shape: tuple[int | None, ...]  # of the input; None for batch, height and width that may be anything
+    smallest: int | None  # height and width, of a shape that is not fixed
+    outputs: tuple[str, ...]  # their names
+    difference: float  # the largest from PyTorch's outputs, relative to the largest output
+    notes: tuple[str, ...]  # what is not as one might expect, and why
 
     @property
     def dynamic(self) -> bool:
@@ -67,11 +58,9 @@ class Exported:
 
     def __str__(self) -> str:
         sizes = [name if n is None else str(n) for name, n in zip(_AXES, self.shape, strict=True)]
-        smallest = "" if self.smallest is None else f", height and width from {self.smallest}"
-        return (
-            f"{self.path}: image ({', '.join(sizes)}){smallest} -> {', '.join(self.outputs)}; "
-            f"differs from PyTorch by {self.difference:.1e} at most"
-        )
+        image = f"({', '.join(sizes)})" + (f", height and width from {self.smallest}" if self.smallest else "")
+        difference = f"differs from PyTorch by {self.difference:.1e} at most"
+        return f"{self.path}: image {image} -> {', '.join(self.outputs)}; {difference}"
 
 
 def export(
@@ -130,7 +119,8 @@ def export(
         if reason is not None:
             job.notes.append(f"batch, height and width are fixed at {batch}, {height} and {width}: {reason}")
         try:
-            return job.static(fixed)
+            program = torch.export.export(graph, (job.image(fixed),), strict=False)
+            return job.write(program, fixed, None, [fixed])
         except (ValueError, OSError, ImportError):
             raise
         except Exception as error:
@@ -214,7 +204,8 @@ class _Job:
         if path.suffix == ".onnx":
             if self.dtype != torch.float32:
                 self.notes.append(f"onnxruntime convolves in float32: exported in that instead of {self.dtype}")
-                self.graph, self.dtype = graph.float(), torch.float32
+                graph.float()
+                self.dtype = torch.float32
             if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
                 raise ValueError("an ONNX file of one piece ends at 2 GB, and this network is larger; export .pt2")
 
@@ -227,14 +218,10 @@ class _Job:
         shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
         return self.write(program, (None, channels, None, None), n, shapes)
 
-    def static(self, shape: tuple[int, ...]) -> Exported:
-        program = torch.export.export(self.graph, (self.image(shape),), strict=False)
-        return self.write(program, shape, None, [shape])
-
     def write(
         self, program: ExportedProgram, shape: tuple[int | None, ...], smallest: int | None, shapes: Sequence[Any]
     ) -> Exported:
-        """Write the file, and put it in place if it computes what PyTorch does for those shapes."""
+        """Write the file, and put it in place if it computes what PyTorch does for images of those shapes."""
         outputs = tuple(_named(self.graph(self.image(shapes[0]))))
         description = json.dumps(self.description | {"smallest": smallest})
         with replacing(self.path) as draft:
@@ -246,10 +233,8 @@ class _Job:
                 run = torch.export.load(draft).module()
             differences = torch.tensor([self.difference(run, shape) for shape in shapes])
             if not bool((differences <= TOLERANCE).all()):
-                raise ValueError(
-                    f"what was exported differs from PyTorch by {differences.max():.1e} of the largest output, more "
-                    f"than {TOLERANCE:g}; nothing was written"
-                )
+                amount = f"by {differences.max():.1e} of the largest output, more than {TOLERANCE:g}"
+                raise ValueError(f"what was exported differs from PyTorch {amount}; nothing was written")
         return Exported(self.path, shape, smallest, outputs, float(differences.max()), tuple(self.notes))
 
     def image(self, shape: Sequence[int]) -> Tensor:
@@ -280,17 +265,9 @@ class _Job:
 
 
 def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:
-    onnx: Any = require("onnx", "export")
-    table: Any = {torch.ops.aten.remainder.Scalar: _remainder}
-    converted: Any = torch.onnx.export(
-        program,
-        dynamo=True,
-        verbose=False,
-        input_names=["image"],
-        output_names=list(outputs),
-        opset_version=OPSET,
-        custom_translation_table=table,
-    )
+    names: dict[str, Any] = {"input_names": ["image"], "output_names": list(outputs)}
+    options: dict[str, Any] = {"custom_translation_table": {torch.ops.aten.remainder.Scalar: _remainder}}
+    converted: Any = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET, **names, **options)
     proto = converted.model_proto
     (image,) = (node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
     symbols = {str(n): axis for n, axis in zip(image.meta["val"].shape, _AXES, strict=True) if not isinstance(n, int)}
@@ -299,7 +276,7 @@ def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], de
             if dim.dim_param:
                 dim.dim_param = re.sub(r"\w+", lambda found: symbols.get(found[0], found[0]), dim.dim_param)
     proto.metadata_props.add(key="scalespaces", value=description)
-    onnx.checker.check_model(proto, full_check=True)
+    require("onnx", "export").checker.check_model(proto, full_check=True)
     path.write_bytes(proto.SerializeToString())
 
 
@@ -309,12 +286,9 @@ def _read_onnx(path: Path) -> Run:
     options.log_severity_level = 3
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-
-    def run(image: Tensor) -> dict[str, Tensor]:
-        found = session.run(None, {"image": image.numpy()})
-        return dict(zip(names, map(torch.from_numpy, found), strict=True))
-
-    return run
+    return lambda image: dict(
+        zip(names, map(torch.from_numpy, session.run(names, {"image": image.numpy()})), strict=True)
+    )
 
 
 def _remainder(self: Any, other: Any) -> Any:

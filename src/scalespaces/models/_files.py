@@ -123,15 +123,14 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
             tensors = {key: (tuple(item.get_shape()), item.get_dtype()) for key, item in slices.items()}
             document = _describe(file.metadata() or {})
             network = _rebuild(document, tensors, model)
-            card = Card.from_json(document.get("card", {}))
-            card.check(network.config)
+            network.card = Card.from_json(document.get("card", {}))
+            network.card.check(network.config)
             _set_dtypes(network, tensors)
             network.load_state_dict({key: file.get_tensor(key) for key in tensors})
     except safetensors.SafetensorError as error:
         raise ValueError(f"{str(path)!r} is no safetensors file, or a damaged one: {error}") from error
     except ValueError as error:
         raise ValueError(f"cannot load {str(path)!r}: {error}") from error
-    network.card = card
     return network.to(device).eval()
 
 
@@ -164,11 +163,9 @@ def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError(f"its description is a {type(document).__name__}, not an object")
     version, written_by = document.get("format"), document.get("version")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"its format is a number from 1 on, got {version!r:.80}")
-    if version != FORMAT:
-        remedy = "upgrade to read it" if version > FORMAT else "this version does not read it"
-        raise ValueError(f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}; {remedy}")
+    if type(version) is not int or version != FORMAT:
+        which = f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}"
+        raise ValueError(f"{which}, and this version reads format {FORMAT}; upgrade if the file is newer")
     if sum(isinstance(document.get(key), dict) for key in ("network", "conversion")) != 1:
         raise ValueError("its description has neither or both of a network and a conversion")
     return document
@@ -178,14 +175,15 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
     """The network, once the file is known to hold exactly its tensors."""
     converted = isinstance(document.get("conversion"), dict)
     config = document["conversion" if converted else "network"]
-    _check_sizes(config, tensors)
+    lift = _lift_of(config)
+    _check_sizes(config, lift, tensors)
     if converted:
         if model is None:
             raise ValueError(
                 f"it holds a conversion of a {document.get('converted')!r:.80}; give that model: "
                 "load(path, model=...), or --model MODULE:FUNCTION on the command line"
             )
-        _check_reach(config, _lift_of(config).get("num_levels", 4))
+        _check_reach(lift, lift.get("num_levels", 4))
         network = _attempt(lambda: convert(model, **config))
         _compare(tensors, network, "its tensors are not those of the model, converted")
         return network
@@ -193,7 +191,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
         raise ValueError(f"it holds all of {config.get('name')!r:.80}; leave out the model")
     skeleton = _attempt(lambda: _skeleton(config))
     _compare(tensors, skeleton, f"its tensors are not those of {config['name']!r}")
-    _check_reach(config, skeleton.lift.num_levels)
+    _check_reach(lift, skeleton.lift.num_levels)
     with torch.random.fork_rng(devices=[]):
         return _attempt(lambda: create_model(**config))
 
@@ -241,16 +239,14 @@ def _lift_of(config: dict[str, Any]) -> dict[str, Any]:
     return lift
 
 
-def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
+def _check_sizes(config: dict[str, Any], lift: dict[str, Any], tensors: Tensors) -> None:
     """Refuse numbers larger, and lists longer, than the tensors call for: a file that lies must cost little."""
-    most = max([_MOST_LEVELS, len(tensors), *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
-    lift = _lift_of(config)
+    longest = max(_MOST_LEVELS, len(tensors))
+    most = max([longest, *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
     for name, value in [*config.items(), *lift.items()]:
-        if value is lift:
-            continue
         limit = _MOST_LEVELS if name in ("num_levels", "first_level") else most
-        items = _leaves(value)
-        if len(items) > max(_MOST_LEVELS, len(tensors)):
+        items = [] if value is lift else _leaves(value)
+        if len(items) > longest:
             raise ValueError(f"{name} is too long for a file of {len(tensors)} tensors")
         for item in items:
             if isinstance(item, float) and not math.isfinite(item):
@@ -266,20 +262,15 @@ def _leaves(value: Any, depth: int = 3) -> list[Any]:
     return [leaf for item in value for leaf in _leaves(item, depth - 1)] if isinstance(value, list) else [value]
 
 
-def _check_reach(config: dict[str, Any], num_levels: int) -> None:
+def _check_reach(lift: dict[str, Any], num_levels: int) -> None:
     """Refuse a lift whose last kernel is too wide to be computed; a larger truncation counts as wider."""
-    lift = _lift_of(config)
     matrix = isinstance(lift.get("base"), list)
     try:
         base = float(np.linalg.norm(lift["base"])) if matrix else float(lift.get("base", 2.0))
         sigma = math.sqrt(lift.get("zero_scale", 0.25)) * base ** (num_levels - 1)
         sigma *= max(lift.get("truncation", 4.0), 4.0) / 4
-        sigma = math.inf if base ** -lift.get("first_level", 0) > _FINEST else sigma
+        fine = base ** -lift.get("first_level", 0) > _FINEST
     except (TypeError, ValueError, OverflowError):
-        sigma = math.inf
-    if not sigma <= _FARTHEST[matrix]:
-        raise ValueError(
-            f"{num_levels!r:.40} levels of base {lift.get('base')!r:.80} from {lift.get('first_level')!r:.40} on, "
-            f"zero-scale {lift.get('zero_scale')!r:.40} and truncation {lift.get('truncation')!r:.40}: they blur too "
-            "far, or are too fine, to be computed"
-        )
+        fine, sigma = True, math.inf
+    if fine or not sigma <= _FARTHEST[matrix]:
+        raise ValueError(f"{num_levels!r:.40} levels blur too far, or are too fine, to be computed: {lift!r:.200}")

@@ -11,18 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces._tables import text_table
+from scalespaces.models._blocks import size_label
 from scalespaces.models._network import NamedNetwork
 from scalespaces.space import ScaleSpace
 
 _COSTS = ("parameters", "multiply_adds", "activations_mib")
-_LABELS = {
-    "Lift": "lift",
-    "ScaleAvgPool": "average pooling",
-    "ScalePool": "scale-pool",
+_LABELS = {"Lift": "lift", "ScaleAvgPool": "average pooling", "ScalePool": "scale-pool", "Linear": "linear"} | {
     "GlobalPool": "global average pooling",
     "P4Pool": "group pool",
     "P4MPool": "group pool",
-    "Linear": "linear",
 }
 
 
@@ -95,8 +92,9 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
     if len(input_shape) != 3 or min(input_shape) < 1:
         raise ValueError(f"an input has channels, height and width, got {tuple(input_shape)}")
     model = copy.deepcopy(model).to("meta").eval()
-    dtype = next(model.parameters()).dtype
-    counter, layers, seen = FlopCounterMode(display=False), list[Layer](), list[Tensor]()
+    image = torch.zeros(1, *input_shape, device="meta", dtype=next(model.parameters()).dtype)
+    counter, layers = FlopCounterMode(display=False), list[Layer]()
+    seen: list[Tensor] = [image]  # level 0 of the lift is the image itself
     started: dict[str, int] = {}
 
     def start(*_: Any) -> None:
@@ -110,15 +108,15 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
         memory = sum(tensor.numel() * tensor.element_size() for tensor in seen[started["seen"] :])
         parameters = sum(p.numel() for p in module.parameters())
         multiply_adds = (counter.get_total_flops() - started["flops"]) // 2
-        layers.append(Layer(_label(module), _shape(output), parameters, multiply_adds, memory / 2**20))
+        levels, first = (output.num_levels, output.level(0)) if isinstance(output, ScaleSpace) else (1, output)
+        shape = (levels, *first.shape[2:], first.shape[1])
+        layers.append(Layer(_label(module), shape, parameters, multiply_adds, memory / 2**20))
 
     for row in model.rows():
         row.register_forward_pre_hook(start)
         for module in row.modules():
             module.register_forward_hook(keep)
         row.register_forward_hook(finish)
-    image = torch.zeros(1, *input_shape, device="meta", dtype=dtype)
-    seen.append(image)  # level 0 of the lift is the image itself
     with counter, torch.no_grad():
         model(image)
     sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _COSTS}
@@ -129,11 +127,5 @@ def _label(module: Any) -> str:
     """The name of a module in the paper's tables, or the name of its class."""
     name = type(module).__name__
     if name.endswith("Conv2d"):
-        return f"corr[{','.join(map(str, module.kernel_size))}]"
+        return f"corr{size_label(module.kernel_size)}"
     return getattr(module, "label", None) or _LABELS.get(name, name)
-
-
-def _shape(output: Tensor | ScaleSpace) -> tuple[int, ...]:
-    levels = output.num_levels if isinstance(output, ScaleSpace) else 1
-    first = output.level(0) if isinstance(output, ScaleSpace) else output
-    return (levels, *first.shape[2:], first.shape[1])

@@ -84,15 +84,9 @@ class ScaleNetwork(nn.Module):
 class NamedNetwork(ScaleNetwork):
     r"""The base of networks built by name. Subclasses define :meth:`body`, :meth:`head`, :meth:`pool`, :meth:`rows`.
 
-    Args:
-        in_channels: channels of the image.
-        layout: the number of levels :math:`k` of each layer's filters, in order, and None for each 2 x 2 pooling.
-        lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of its arguments; one level when left
-            out. Its ``num_levels`` are the levels that come *out*: with ``scale_padding="valid"`` the network lifts
-            to :math:`\sum (k - 1)` more, which its filters use up.
-        scale_padding: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
-        window: windows of the poolings, ``"dilated"`` or ``"plain"`` (the paper's).
-        scale_pool: how levels are combined, one of :func:`~scalespaces.functional.scale_pool`'s modes.
+    ``layout`` has the number of levels :math:`k` of each layer's filters, in order, and None for each 2 x 2 pooling.
+    The lift's ``num_levels`` are the levels that come *out*: with ``scale_padding="valid"`` the network lifts to
+    :math:`\sum (k - 1)` more, which its filters use up. Other arguments are as in :class:`ResNet`.
     """
 
     recompute: bool = False
@@ -129,7 +123,7 @@ class NamedNetwork(ScaleNetwork):
 
     @property
     def smallest_side(self) -> int:
-        """How many pixels an image needs along each side, so that every pooling finds a window at its last level."""
+        """Enough pixels for every pooling to find a window at its last level."""
         plan, side, zero = self.lift.plan, 1, -self.lift.first_level
         if not isinstance(plan.base, float):
             return 1  # the poolings raise their own errors
@@ -167,11 +161,9 @@ class NamedNetwork(ScaleNetwork):
 
     def features(self, image: Tensor) -> ScaleSpace:
         if image.ndim != 4 or image.shape[1] != self.in_channels:
+            expected, shape = f"(B, {self.in_channels}, height, width)", tuple(image.shape)
             remedy = "add a batch axis with image[None]" if image.ndim == 3 else "build it with in_channels for others"
-            raise ValueError(
-                f"the network takes images (B, {self.in_channels}, height, width), got shape {tuple(image.shape)}; "
-                f"{remedy}"
-            )
+            raise ValueError(f"the network takes images {expected}, got shape {shape}; {remedy}")
         # A symbolic size (torch.export) is left to the poolings.
         if any(isinstance(n, int) and n < self.smallest_side for n in image.shape[2:]):
             raise ImageTooSmallError(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from scalespaces.models._network import NamedNetwork, plain
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.nn._lift import PAPER, as_lift
-from scalespaces.theory._arguments import check_choice
+from scalespaces.theory._arguments import check_choice, did_you_mean
 
 PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER, "window": "plain"}}
 """The arguments that each preset changes."""
@@ -22,8 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER
 class Entry:
     """A registered network; see :func:`register_model`."""
 
-    name: str
-    build: Callable[..., NamedNetwork]
+    build: type[NamedNetwork]
     about: str
     settings: Mapping[str, Any]
     input_shape: tuple[int, int, int]
@@ -41,7 +39,7 @@ _ENTRIES: dict[str, Entry] = {}
 
 def register_model(
     name: str,
-    build: Callable[..., NamedNetwork],
+    build: type[NamedNetwork],
     about: str,
     settings: Mapping[str, Any] | None = None,
     *,
@@ -62,10 +60,9 @@ def register_model(
         raise ValueError(f"there is a model called {name!r} already; choose another name")
     if not (isinstance(build, type) and issubclass(build, NamedNetwork)):
         raise TypeError(f"a registered network is a subclass of DenseNet, ResNet or ConvNet, got {build!r}")
-    _refuse_unknown(
-        f"{build.__name__} takes no setting", settings or {}, inspect.signature(build).parameters, TypeError
-    )
-    _ENTRIES[name] = Entry(name, build, about, settings or {}, input_shape, baseline)
+    new = Entry(build, about, settings or {}, input_shape, baseline)
+    _refuse_unknown(f"{build.__name__} takes no setting", new.settings, inspect.signature(build).parameters, TypeError)
+    _ENTRIES[name] = new
 
 
 def entry(name: str) -> Entry:
@@ -100,9 +97,8 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
     """
     found, chosen = entry(name), PRESETS[check_choice("preset", preset, PRESETS)]
     defaults = found.arguments
-    for key in arguments:
-        if key in LIFT_ARGUMENTS and key not in defaults:
-            raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
+    for key in [key for key in arguments if key in LIFT_ARGUMENTS and key not in defaults]:
+        raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
     _refuse_unknown(f"{name} takes no argument", arguments, defaults, TypeError)
     own = as_lift(defaults.get("lift"), {"num_levels": 1}).config | chosen.get("lift", {})
     merged = plain(defaults | chosen | arguments | {"lift": as_lift(arguments.get("lift"), own).config})
@@ -125,6 +121,4 @@ def _refuse_unknown(complaint: str, names: Iterable[str], known: Iterable[str], 
     known = tuple(known)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"; did you mean {near[0]!r}? There are" if near else "; there are"
-            raise error(f"{complaint} {name!r}{hint} {', '.join(known)}")
+            raise error(f"{complaint} {name!r}{did_you_mean(name, known)} (there are {', '.join(known)})")

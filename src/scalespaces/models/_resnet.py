@@ -92,7 +92,7 @@ class ResNet(NamedNetwork):
             )
         widths = [width * factor for factor in _WIDTHS]
         self.blocks = nn.ModuleList(
-            ResidualBlock(before, after, (k, 3, 3), skip=n < len(deep) - 1, scale_padding=scale_padding)
+            ResidualBlock(before, after, (k, 3, 3), n < len(deep) - 1, scale_padding)
             for n, (before, after, k) in enumerate(zip([in_channels, *widths], widths, deep, strict=False))
         )
         self.pools = nn.ModuleList(ScaleAvgPool(2, window=window) for _ in _POOLED)
@@ -124,29 +124,13 @@ class ResNet(NamedNetwork):
         return self.upsample(self.classifier(pooled), size)
 
 
-_CITYSCAPES: dict[str, Any] = {"input_shape": (3, 992, 992)}
-register_model("resnet", ResNet, "the paper's baseline for Cityscapes, with matched channels", **_CITYSCAPES)
-register_model(
-    "resnet_matched_parameters",
-    ResNet,
-    "the paper's baseline for Cityscapes, with matched parameters: wider",
-    {"width": 18},
-    baseline="resnet",
-    **_CITYSCAPES,
-)
-register_model(
-    "s_resnet",
-    ResNet,
-    "the paper's S-ResNet for Cityscapes, multiscale: 4 levels, filters of 2 levels in five blocks",
-    {"lift": {"num_levels": 4}, "filter_levels": 2},
-    baseline="resnet",
-    **_CITYSCAPES,
-)
-register_model(
-    "s_resnet_no_interaction",
-    ResNet,
-    "the paper's S-ResNet for Cityscapes, no interaction: 4 levels, filters of 1 level",
-    {"lift": {"num_levels": 4}},
-    baseline="resnet",
-    **_CITYSCAPES,
-)
+_FOUR = {"lift": {"num_levels": 4}}
+_DEEPER = _FOUR | {"filter_levels": 2}
+for _name, _settings, _about in (
+    ("resnet", {}, "baseline for Cityscapes, with matched channels"),
+    ("resnet_matched_parameters", {"width": 18}, "baseline for Cityscapes, with matched parameters: wider"),
+    ("s_resnet", _DEEPER, "S-ResNet for Cityscapes, multiscale: 4 levels, filters of 2 levels in five blocks"),
+    ("s_resnet_no_interaction", _FOUR, "S-ResNet for Cityscapes, no interaction: 4 levels, filters of 1 level"),
+):
+    _baseline = "resnet" if _settings else None
+    register_model(_name, ResNet, f"the paper's {_about}", _settings, input_shape=(3, 992, 992), baseline=_baseline)

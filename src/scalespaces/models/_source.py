@@ -6,8 +6,7 @@ import ast
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -29,14 +28,18 @@ def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     place, given = _split(place)
     given |= arguments or {}
     module, _, name = place.partition(":")
+    here = os.getcwd()  # where modules are found as well, as ``python -m`` does
+    sys.path.insert(0, here)
     try:
-        with _current_directory():
-            model = attrgetter(name)(importlib.import_module(module))(**given)
+        model = attrgetter(name)(importlib.import_module(module))(**given)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        takes = f"the arguments {', '.join(given)}" if given else "no arguments"
+        takes = "the arguments " + ", ".join(given) if given else "no arguments"
         raise ValueError(
             f"a model is named by a function of {takes}, MODULE:FUNCTION, got {place!r}: {error}"
         ) from error
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
     if not isinstance(model, nn.Module):
         raise ValueError(f"a model is named by what makes an nn.Module, got {place!r}, a {type(model).__name__}")
     return model
@@ -54,15 +57,3 @@ def _split(place: str) -> tuple[str, dict[str, Any]]:
         return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r}: {error}") from error
-
-
-@contextmanager
-def _current_directory() -> Iterator[None]:
-    """Find modules in the current directory, as ``python -m`` does."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
