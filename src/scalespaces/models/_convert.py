@@ -22,9 +22,9 @@ from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePoo
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
 from scalespaces.space._strict import strictly
-from scalespaces.theory._arguments import check_choice, check_integer, did_you_mean
+from scalespaces.theory._arguments import check_choice, did_you_mean
 
-Interaction = None | str | int | Sequence[str] | Callable[[str, nn.Module], bool]
+Interaction = None | str | Sequence[str] | Callable[[str, nn.Module], bool]
 
 _WITH_LEVELS: dict[type[nn.Module], Any] = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
 _CONVOLUTIONS = (*_WITH_LEVELS, *_WITH_LEVELS.values())
@@ -77,8 +77,8 @@ def convert(
         lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of arguments that differ from the
             recommended ones. ``Lift()``, with the spatial axes of the model, when left out.
         interaction: convolutions that get a filter of two levels, the second of which starts at zero: ``"all"``,
-            patterns of names (``["layer4.*.conv2"]``), a function of name and module, or ``n`` for the first of every
-            ``n``. Only plain ``nn.Conv1d``, ``2d`` and ``3d`` can be selected.
+            patterns of names (``["layer4.*.conv2"]``), or a function of name and module. Only plain ``nn.Conv1d``,
+            ``2d`` and ``3d`` can be selected.
         scale_padding: what those convolutions see past the last level.
         scale_pool: how levels are combined at the end: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
         pool_before: the name of a module; levels are combined in front of it instead. ``pool_before="fc"`` combines the
@@ -145,10 +145,8 @@ class Converted(ScaleNetwork):
         """Each level's own answer; the model's output must be one tensor, not a nest of them."""
         output = self.outputs(image)
         if not isinstance(output, ScaleSpace):
-            raise TypeError(
-                f"scores are for models with a single output, got a {type(output).__name__}; take what you need of "
-                "network.outputs(image)"
-            )
+            given = f"got a {type(output).__name__}; take what you need of network.outputs(image)"
+            raise TypeError(f"scores are for models with a single output, {given}")
         return _check_grids(output)
 
     def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
@@ -193,9 +191,7 @@ class Converted(ScaleNetwork):
             raise ConversionError(_describe(error, self.model)) from error
 
     def extra_repr(self) -> str:
-        """The convolutions with filters of two levels."""
-        chosen = self.config["interaction"]
-        return f"interaction={chosen}" if chosen else ""
+        return f"interaction={self.config['interaction']}" if self.config["interaction"] else ""
 
 
 def _last_layer(model: nn.Module) -> str:
@@ -209,10 +205,8 @@ def _last_layer(model: nn.Module) -> str:
 def _check_grids(x: ScaleSpace) -> ScaleSpace:
     """Refuse levels that cannot be brought to one shape."""
     if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
-        raise ConversionError(
-            f"an output whose levels have shapes {x.shapes} and no grids cannot be pooled over levels; take them "
-            "from network.outputs(image)"
-        )
+        levels = f"levels of shapes {x.shapes} and with no grids cannot be pooled"
+        raise ConversionError(f"{levels} to one output; take them from network.outputs(image)")
     return x
 
 
@@ -248,8 +242,6 @@ def _choose(modules: Mapping[str, nn.Module], interaction: Interaction) -> list[
         return []
     if interaction == "all":
         return list(convs)
-    if isinstance(interaction, int):
-        return list(convs)[:: check_integer("interaction", interaction, 1)]
     if callable(interaction):
         return [name for name, conv in convs.items() if interaction(name, conv)]
     patterns = [interaction] if isinstance(interaction, str) else interaction

@@ -84,10 +84,6 @@ class ConvNet(NamedNetwork):
         filter_levels: the number k of all convolutions; or one number for each.
         num_classes, in_channels, lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
 
-    Shape:
-        - Input: :math:`(B, C, H, W)`
-        - Output: :math:`(B, classes)`
-
     Example:
         >>> model = ConvNet(lift={"num_levels": 4, "base": 2**0.5})
         >>> model(torch.zeros(2, 1, 28, 28)).shape
@@ -133,24 +129,14 @@ class ConvNet(NamedNetwork):
         self.linear = nn.Linear(hidden, num_classes)
         initialize(self, init)
 
-    def _layers(self) -> list[nn.Module]:
-        return [self.grid_pool, self.hidden, self.norm, self.relu, self.dropout, self.linear]
-
-    def rows(self) -> list[nn.Module]:
-        return [self.lift, *self.blocks, *self._layers(), self.scale_pool]
-
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         for block in self.blocks:
             levels = self.through(block, levels)
         return levels
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
-        for layer in self._layers():
-            features = layer(features)
-        return features
-
-    def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        return self.scale_pool(self.head(features))
+        hidden = self.norm(self.hidden(self.grid_pool(features)))
+        return self.linear(self.dropout(self.relu(hidden)))
 
 
 register_model("cnn", ConvNet, "SESN's baseline for MNIST-scale, a small CNN", input_shape=(1, 28, 28))

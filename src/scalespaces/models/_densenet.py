@@ -50,10 +50,6 @@ class DenseNet(NamedNetwork):
         group: ``"p4"`` or ``"p4m"`` for the symmetries of the square.
         num_classes, in_channels, lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
 
-    Shape:
-        - Input: :math:`(B, C, H, W)`
-        - Output: :math:`(B, classes)`
-
     Example:
         >>> model = DenseNet(lift={"num_levels": 4}, filter_levels=3)
         >>> model(torch.zeros(1, 3, 96, 96)).shape
@@ -110,13 +106,6 @@ class DenseNet(NamedNetwork):
             channels += transition.out_channels
         self.global_pool, self.linear = GlobalPool(), nn.Linear(channels, num_classes)
         initialize(self, init)
-
-    def rows(self) -> list[nn.Module]:
-        rows = [self.lift, self.stem]
-        for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
-            rows += [block, transition, skip]
-        rows += [self.blocks[-1], self.group_pool, self.global_pool, self.scale_pool, self.linear]
-        return [row for row in rows if not isinstance(row, nn.Identity)]
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         x = self.stem(levels)

@@ -112,7 +112,8 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
         shape = (levels, *first.shape[2:], first.shape[1])
         layers.append(Layer(_label(module), shape, parameters, multiply_adds, memory / 2**20))
 
-    for row in model.rows():
+    children = [list(child) if isinstance(child, nn.ModuleList) else [child] for child in model.children()]
+    for row in (row for rows in children for row in rows if not isinstance(row, nn.Identity)):
         row.register_forward_pre_hook(start)
         for module in row.modules():
             module.register_forward_hook(keep)

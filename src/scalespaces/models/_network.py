@@ -82,7 +82,7 @@ class ScaleNetwork(nn.Module):
 
 
 class NamedNetwork(ScaleNetwork):
-    r"""The base of networks built by name. Subclasses define :meth:`body`, :meth:`head`, :meth:`pool`, :meth:`rows`.
+    r"""The base of networks built by name. Subclasses define :meth:`body` and :meth:`head`, and some :meth:`pool`.
 
     ``layout`` has the number of levels :math:`k` of each layer's filters, in order, and None for each 2 x 2 pooling.
     The lift's ``num_levels`` are the levels that come *out*: with ``scale_padding="valid"`` the network lifts to
@@ -139,10 +139,6 @@ class NamedNetwork(ScaleNetwork):
             side = max(side, samples)
         return side
 
-    def rows(self) -> list[nn.Module]:
-        """The modules that make up the rows of the paper's table, in their order."""
-        raise NotImplementedError
-
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         """From the lifted image to features."""
         raise NotImplementedError
@@ -152,8 +148,8 @@ class NamedNetwork(ScaleNetwork):
         raise NotImplementedError
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """From features to the answer for an image of that size; levels are combined where the paper does it."""
-        raise NotImplementedError
+        """From features to the answer for an image of that size: here the levels' scores are combined."""
+        return self.scale_pool(on_image(self.head(features), size))
 
     def through(self, block: nn.Module, *inputs: ScaleSpace) -> ScaleSpace:
         """Apply a block, with or without ``recompute``."""
@@ -187,10 +183,9 @@ class NamedNetwork(ScaleNetwork):
         return self.combine(features, image.shape[2:]), self.head(features)
 
     def combine(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """From features to the answer for an image of that size: the one place where levels are combined."""
-        if self.scale_pool.mode == "probabilities":  # features have none
-            return self.scale_pool(on_image(self.head(features), size))
-        return self.pool(features, size)
+        """From features to the answer for an image of that size, where the paper combines levels."""
+        # Features have no probabilities; scores do.
+        return (NamedNetwork if self.scale_pool.mode == "probabilities" else type(self)).pool(self, features, size)
 
 
 def first_channels(model: nn.Module) -> int:

@@ -100,19 +100,10 @@ class ResNet(NamedNetwork):
         self.classifier = ScaleConv2d(widths[-1], num_classes, (1, 1, 1))
         self.upsample = Upsample()
 
-    def _layers(self) -> list[nn.Module]:
-        """The blocks, with poolings before some of them."""
-        layers: list[nn.Module] = list(self.blocks)
-        for n, pool in reversed(list(zip(_POOLED, self.pools, strict=True))):
-            layers.insert(n, pool)
-        return layers
-
-    def rows(self) -> list[nn.Module]:
-        return [self.lift, *self._layers(), self.scale_pool, self.classifier, self.upsample]
-
     def body(self, levels: ScaleSpace) -> ScaleSpace:
-        for layer in self._layers():
-            levels = self.through(layer, levels)
+        pools = dict(zip(_POOLED, self.pools, strict=True))
+        for n, block in enumerate(self.blocks):
+            levels = self.through(block, self.through(pools[n], levels) if n in pools else levels)
         return levels
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
