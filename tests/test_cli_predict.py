@@ -22,7 +22,7 @@ from scalespaces.data._make import make_cityscapes
 from scalespaces.data._pixels import read_mask, read_pixels
 from scalespaces.functional import scale_pool
 from scalespaces.models import Card
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 from scalespaces.train._palette import CITYSCAPES, palette
 from scalespaces.train._predict import predict_mask
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from torch import nn
 
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from scalespaces.cli import main
 from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, to_unit
 from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, convert, create_model, load, save
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 from scalespaces.plotting import plot_over_scales
 from scalespaces.train._evaluate import evaluate, num_levels, set_scale
 from scalespaces.train._evaluation import Evaluation, Row

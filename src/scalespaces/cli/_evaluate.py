@@ -14,7 +14,7 @@ from scalespaces._files import prepare, replacing
 from scalespaces.cli._arguments import Help, Parser, add_source, natural, positive, seed
 from scalespaces.cli._output import write_json
 from scalespaces.data._open import Kind
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 from scalespaces.plotting import check_writable, plot_over_scales
 from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
 from scalespaces.train._evaluate import Baselines, evaluate

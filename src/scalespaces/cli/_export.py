@@ -11,7 +11,7 @@ from scalespaces import models
 from scalespaces.cli._arguments import Parser, add_source, positive
 from scalespaces.cli._output import progress
 from scalespaces.models._export import check_format
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

@@ -184,8 +184,9 @@ class NamedNetwork(ScaleNetwork):
 
     def combine(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """From features to the answer for an image of that size, where the paper combines levels."""
-        # Features have no probabilities; scores do.
-        return (NamedNetwork if self.scale_pool.mode == "probabilities" else type(self)).pool(self, features, size)
+        if self.scale_pool.mode == "probabilities":  # features have none
+            return NamedNetwork.pool(self, features, size)
+        return self.pool(features, size)
 
 
 def first_channels(model: nn.Module) -> int:
