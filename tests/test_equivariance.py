@@ -10,7 +10,7 @@ from torch import nn
 import scalespaces
 from scalespaces import ScaleSpace
 from scalespaces.data import photograph
-from scalespaces.models._blocks import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.nn import (
     CausalLift,
     Lift,

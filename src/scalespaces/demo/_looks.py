@@ -14,7 +14,7 @@ from scalespaces.data import photograph
 from scalespaces.demo._result import SHOWN, Errors, Frame
 from scalespaces.demo._study import LARGE, Trial, show
 from scalespaces.functional import lift
-from scalespaces.models._blocks import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import equivariance_error
 

@@ -1,10 +1,8 @@
-"""The blocks of the paper's networks: residual, dense, transition; and a network of random layers.
+"""The blocks of the paper's networks: residual, dense, transition.
 
 With a ``group``, ``"p4"`` or ``"p4m"``, all channels are *fields* on the symmetries of the square. With
 ``scale_padding="valid"`` every filter of ``k`` levels uses up ``k - 1`` levels.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,21 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.functional import resample
-from scalespaces.nn import (
-    Lift,
-    P4BatchNorm,
-    P4Conv2d,
-    P4MBatchNorm,
-    P4MConv2d,
-    ScaleAvgPool,
-    ScaleBatchNorm,
-    ScaleConv2d,
-)
+from scalespaces.nn import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, ScaleAvgPool, ScaleBatchNorm, ScaleConv2d
 from scalespaces.nn.init import paper_
 from scalespaces.semigroups._p4 import Group
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
-from scalespaces.theory._padding import PaddingMode
 
 _CONVS = {None: ScaleConv2d, "p4": P4Conv2d, "p4m": P4MConv2d}
 _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}
@@ -162,28 +150,3 @@ def _concatenate(*spaces: ScaleSpace) -> ScaleSpace:
     fewest = min(x.num_levels for x in spaces)
     cat: Any = torch.cat
     return cat([x.keep(fewest) for x in spaces], 1)
-
-
-def random_network(
-    layers: int,
-    *,
-    in_channels: int = 3,
-    channels: int = 8,
-    filter_levels: int = 2,
-    scale_padding: str = "zeros",
-    padding_mode: PaddingMode = "reflect",
-    seed: int = 0,
-    **lift_arguments: Any,
-) -> nn.Sequential:
-    """A lift, then layers of corr[k,3,3] and ReLU with He's random weights: the paper's test of equivariance.
-
-    ``padding_mode`` is that of the lift and of the layers. The global random state is left as it was.
-    """
-    modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
-    paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for layer in range(layers):
-            width = channels if layer else in_channels
-            modules += [ScaleConv2d(width, channels, (filter_levels, 3, 3), bias=False, **paddings), nn.ReLU()]
-    return nn.Sequential(*modules)

@@ -1,6 +1,4 @@
-"""A small CNN for digits, with levels: the network that SESN compares on MNIST-scale."""
-
-from __future__ import annotations
+"""Small CNNs with levels: the one that SESN compares on MNIST-scale, and one with random weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,7 @@ from scalespaces.models._registry import register_model
 from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer, check_real
+from scalespaces.theory._padding import PaddingMode
 
 
 class ConvBlock(nn.Module):
@@ -143,3 +142,28 @@ register_model("cnn", ConvNet, "SESN's baseline for MNIST-scale, a small CNN", i
 _HALVES = {"lift": {"num_levels": 4, "base": 2**0.5}}
 _ABOUT = "the small CNN on 4 levels half an octave apart, with the same parameters"
 register_model("s_cnn", ConvNet, _ABOUT, _HALVES, input_shape=(1, 28, 28), baseline="cnn")
+
+
+def random_network(
+    layers: int,
+    *,
+    in_channels: int = 3,
+    channels: int = 8,
+    filter_levels: int = 2,
+    scale_padding: str = "zeros",
+    padding_mode: PaddingMode = "reflect",
+    seed: int = 0,
+    **lift_arguments: Any,
+) -> nn.Sequential:
+    """A lift, then layers of corr[k,3,3] and ReLU with He's random weights: the paper's test of equivariance.
+
+    ``padding_mode`` is that of the lift and of the layers. The global random state is left as it was.
+    """
+    modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
+    paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in range(layers):
+            width = channels if layer else in_channels
+            modules += [ScaleConv2d(width, channels, (filter_levels, 3, 3), bias=False, **paddings), nn.ReLU()]
+    return nn.Sequential(*modules)

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces._torch import uncompiled
-from scalespaces.models._card import Card
-from scalespaces.models._network import ScaleNetwork, first_channels
+from scalespaces.models._network import Card, ScaleNetwork, first_channels
 from scalespaces.models._registry import entry
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -107,11 +106,13 @@ def export(
     usual = (224, 224) if name is None else entry(name).input_shape[1:]
     height, width = (check_integer("size", n, 1) for n in size or usual)
     fixed = (check_integer("batch", batch, 1), first_channels(model), height, width)
+    # Traced with two samples of the last level after strides of 32: torch takes sizes of one for constants.
+    side = 64 * 2 ** (model.lift.num_levels + model.lift.first_level - 1 if isinstance(model, ScaleNetwork) else 0)
     reason = None if static else _why_static(model)
     with torch.no_grad(), _quiet():
         if not static and reason is None:
             try:
-                return job.dynamic(fixed[1], _traced_side(model), [fixed] if size else [])
+                return job.dynamic(fixed[1], side, [fixed] if size else [])
             except (OSError, ImportError):
                 raise
             except Exception as error:
@@ -145,11 +146,6 @@ def _why_static(model: nn.Module) -> str | None:
         return f"they are free for base 2, and this is base {lift.base}"
     steps = [2.0 ** (k + lift.first_level) for k in range(lift.num_levels)]
     return None if list(lift.plan.steps) == steps else f"they are free in pyramid sampling, and this is {lift.sampling}"
-
-
-def _traced_side(model: nn.Module) -> int:
-    """A side at which the last level has two samples after strides of 32: torch takes sizes of one for constants."""
-    return 64 * 2 ** (model.lift.num_levels + model.lift.first_level - 1 if isinstance(model, ScaleNetwork) else 0)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,5 @@
 """Networks in files: safetensors with a description of the network they hold."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -17,9 +15,8 @@ from torch.overrides import TorchFunctionMode
 from scalespaces._extras import require
 from scalespaces._files import replacing
 from scalespaces._torch import uncompiled
-from scalespaces.models._card import Card
 from scalespaces.models._convert import Converted, convert
-from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._network import Card, ScaleNetwork
 from scalespaces.models._registry import create_model
 from scalespaces.nn import Lift
 from scalespaces.nn._lift import ARGUMENTS
@@ -33,6 +30,7 @@ _FINEST = 2.0**6  # samples of the finest level for each of the image's, along a
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 _DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
+_KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
 Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type, as safetensors calls it, of every tensor in a file."""
@@ -72,8 +70,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         raise ValueError(f"the arguments of a network are plain values that JSON can hold, got {config}") from error
     state = {name: _dense(name, tensor) for name, tensor in model.state_dict().items()}
     if not isinstance(model, Converted):
-        kinds = {dtype: kind for kind, dtype in _DTYPES.items()}
-        tensors = {name: (tuple(tensor.shape), kinds[tensor.dtype]) for name, tensor in state.items()}
+        tensors = {name: (tuple(tensor.shape), _KINDS[tensor.dtype]) for name, tensor in state.items()}
         _compare(tensors, _skeleton(config), "the network differs from what its config builds")
     with replacing(path) as draft:
         require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text})
@@ -81,11 +78,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 def _dense(name: str, tensor: Any) -> Tensor:
     """The tensor as safetensors takes it: in memory of its own, on the CPU."""
-    if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
-        what = f"a tensor on {tensor.device}, {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise ValueError(f"a file holds dense tensors with values, got {what} for {name!r}")
-    if tensor.dtype not in _DTYPES.values():
-        raise ValueError(f"a file holds floating-point and integer tensors, got {tensor.dtype} for {name!r}")
+    given = [str(getattr(tensor, key, type(tensor).__name__)) for key in ("dtype", "layout", "device")]
+    if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in _KINDS:
+        raise ValueError(f"a file holds dense tensors of real numbers, got {', '.join(given)} for {name!r}")
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 

@@ -1,7 +1,5 @@
 """Networks by name, and models by the function that makes them."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -134,14 +132,8 @@ def _refuse_unknown(complaint: str, names: Iterable[str], known: Iterable[str], 
 def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes.
 
-    Args:
-        place: the module, which may be a file in the current directory, and the function in it; plain arguments may
-            follow, as in ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
-        arguments: further arguments of the function, by name.
-
-    Example:
-        >>> build("torch.nn:Conv2d", {"in_channels": 3, "out_channels": 2, "kernel_size": 3})
-        Conv2d(3, 2, kernel_size=(3, 3), stride=(1, 1))
+    The module may be a file in the current directory. Plain arguments may follow the function, as in
+    ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
     """
     place, given = _split(place)
     given |= arguments or {}
