@@ -68,9 +68,8 @@ def convert(
     levels. The model is copied. Parameters keep their names, after ``model.``; those that ``interaction`` selects get
     one more axis.
 
-    What cannot run on scale-spaces raises an error that names the module, the line and the reason: branches on a size
-    that differs between levels, ``isinstance(x, Tensor)``, flattened maps of one size. (A test ``type(x) is Tensor``
-    cannot be detected.)
+    What cannot run on scale-spaces raises an error that names the module, the line and the reason. (A test
+    ``type(x) is Tensor`` cannot be detected.)
 
     Args:
         model: from images to tensors, or nests of them: dictionaries, lists, tuples, dataclasses.
@@ -156,7 +155,11 @@ class Converted(ScaleNetwork):
 
     def features(self, image: Tensor) -> ScaleSpace:
         """The input of the model's last linear layer, or of the module that ``features`` of the config names."""
-        name = self.config["features"] or _last_layer(self.model)
+        modules = list(self.model.named_modules())
+        names = [name for kind in (_CONVOLUTIONS, nn.Linear) for name, module in modules if isinstance(module, kind)]
+        name = self.config["features"] or (names[-1] if names else None)
+        if name is None:
+            raise ValueError("the model has no linear layer, whose input features are; name one: convert(features=...)")
         seen: list[Any] = []
         hook = self.model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
         try:
@@ -194,14 +197,6 @@ class Converted(ScaleNetwork):
         return f"interaction={self.config['interaction']}" if self.config["interaction"] else ""
 
 
-def _last_layer(model: nn.Module) -> str:
-    """The name of the last linear layer, or of the last convolution of a model without one."""
-    for kinds in (nn.Linear, _CONVOLUTIONS):
-        if names := [name for name, module in model.named_modules() if isinstance(module, kinds)]:
-            return names[-1]
-    raise ValueError("the model has no linear layer whose input are the features; name one: convert(features=...)")
-
-
 def _check_grids(x: ScaleSpace) -> ScaleSpace:
     """Refuse levels that cannot be brought to one shape."""
     if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
@@ -230,9 +225,6 @@ def _map_spaces(value: Any, function: Callable[[ScaleSpace], Any]) -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return dataclasses.replace(value, **{name: _map_spaces(getattr(value, name), function) for name in names})
     return value
-
-
-# --- filters of two levels -------------------------------------------------------------------------------------------
 
 
 def _choose(modules: Mapping[str, nn.Module], interaction: Interaction) -> list[str]:
@@ -277,9 +269,6 @@ def _two_levels(conv: Any, scale_padding: str, weights: dict[nn.Parameter, nn.Pa
     return layer
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
 def _describe(error: Exception, model: nn.Module) -> str:
     """Where in the model the error came from, the reason, and what to do."""
     names = {id(module): (name, module) for name, module in model.named_modules()}
@@ -298,10 +287,8 @@ def _describe(error: Exception, model: nn.Module) -> str:
             "\na size that differs between levels makes no single tensor: use x.new_zeros(...), not torch.zeros(...)"
         )
     if notes:
-        text += (
-            "\nthe model must be able to take an image as small as that level, and space must be pooled before layers "
-            "of one size: try fewer levels, a larger image, or adaptive pooling"
-        )
+        text += "\nthe model must take images as small as that level, and pool space before layers of one size: "
+        text += "try fewer levels, a larger image, or adaptive pooling"
     return f"cannot run on scale-spaces: {text}"
 
 

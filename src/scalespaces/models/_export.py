@@ -36,8 +36,6 @@ _NEEDS = {".onnx": ("onnx", "onnxscript", "onnxruntime"), ".pt2": ()}  # by the 
 _AXES = ("batch", "channels", "height", "width")
 _MOST_BYTES = 2**31 - 2**24  # of a file in protocol buffers, with some room for the graph
 
-Run = Callable[[Tensor], Any]
-
 
 @dataclass(frozen=True)
 class Exported:
@@ -88,13 +86,10 @@ def export(
         levels: also give the scores of every level, for a network that has levels.
         normalize: put the input normalization of the network's :class:`~scalespaces.models.Card` into the graph.
 
-    Returns:
-        What was written. The file's outputs are called ``output`` for a single tensor, ``level_0`` and so on for
-        levels, keys and numbers for nests. Its metadata holds the card (``scalespaces`` in ONNX, the extra file
-        ``scalespaces.json`` in a ``.pt2``).
+    The file's outputs are called ``output`` for a single tensor, ``level_0`` and so on for levels, keys and numbers for
+    nests. Its metadata holds the card (``scalespaces`` in ONNX, the extra file ``scalespaces.json`` in a ``.pt2``).
     """
-    path = check_format(path)
-    model = uncompiled(model)
+    path, model = check_format(path), uncompiled(model)
     card = Card.of(model)
     if normalize and not card.mean:
         raise ValueError("the network has no normalization to put into the graph; give it a Card with mean and std")
@@ -155,10 +150,9 @@ def _first_line(error: Exception) -> str:
 class _Graph(nn.Module):
     """What is exported: the normalization, the network, and a tensor or tensors with names."""
 
-    def __init__(self, model: nn.Module, card: Card, levels: bool) -> None:
+    def __init__(self, model: Any, card: Card, levels: bool) -> None:
         super().__init__()
-        self.model: Any = model
-        self.card, self.levels = card, levels
+        self.model, self.card, self.levels = model, card, levels
         self.eval().cpu()
 
     def forward(self, image: Tensor) -> Tensor | dict[str, Tensor]:
@@ -236,7 +230,7 @@ class _Job:
     def image(self, shape: Sequence[int]) -> Tensor:
         return torch.rand(*shape, dtype=self.dtype, generator=torch.Generator().manual_seed(0))
 
-    def difference(self, run: Run, shape: Sequence[int]) -> float:
+    def difference(self, run: Callable[[Tensor], Any], shape: Sequence[int]) -> float:
         """How far the outputs are from PyTorch's, relative to the largest where that is above one."""
         image = self.image(shape)
         expected, found = _named(self.graph(image)), _named(run(image))
@@ -245,7 +239,7 @@ class _Job:
         pairs = [(expected[name].double(), found[name].double()) for name in expected]
         return float(torch.stack([(a - b).abs().max() / a.abs().max().clip(min=1) for a, b in pairs]).max())
 
-    def smallest(self, run: Run, channels: int, side: int) -> int:
+    def smallest(self, run: Callable[[Tensor], Any], channels: int, side: int) -> int:
         """The least side of square images that the program takes; it takes those of ``side``."""
 
         def fits(n: int) -> bool:
@@ -255,9 +249,6 @@ class _Job:
                 return False
 
         return 1 + bisect.bisect_left(range(1, side), True, key=fits)
-
-
-# --- ONNX ------------------------------------------------------------------------------------------------------------
 
 
 def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:
@@ -276,7 +267,7 @@ def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], de
     path.write_bytes(proto.SerializeToString())
 
 
-def _read_onnx(path: Path) -> Run:
+def _read_onnx(path: Path) -> Callable[[Tensor], Any]:
     runtime: Any = require("onnxruntime", "export")
     options = runtime.SessionOptions()
     options.log_severity_level = 3

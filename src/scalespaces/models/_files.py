@@ -145,10 +145,8 @@ def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
     """The file's description of its network, as far as it can be checked without building it."""
     text = metadata.get(_KEY)
     if text is None:
-        raise ValueError(
-            "it does not say which network it holds, so scalespaces did not write it; read its tensors with "
-            "safetensors.torch.load_file, and give them to load_state_dict"
-        )
+        remedy = "read its tensors with safetensors.torch.load_file, and give them to load_state_dict"
+        raise ValueError(f"it does not name its network, so scalespaces did not write it; {remedy}")
     if len(text) > _MOST_METADATA:
         raise ValueError(f"its description may have {_MOST_METADATA} characters, and has {len(text)}")
     try:

@@ -16,11 +16,8 @@ from scalespaces.models._network import NamedNetwork
 from scalespaces.space import ScaleSpace
 
 _COSTS = ("parameters", "multiply_adds", "activations_mib")
-_LABELS = {"Lift": "lift", "ScaleAvgPool": "average pooling", "ScalePool": "scale-pool", "Linear": "linear"} | {
-    "GlobalPool": "global average pooling",
-    "P4Pool": "group pool",
-    "P4MPool": "group pool",
-}
+_LABELS = {"Lift": "lift", "ScaleAvgPool": "average pooling", "ScalePool": "scale-pool", "Linear": "linear"}
+_LABELS |= {"GlobalPool": "global average pooling", "P4Pool": "group pool", "P4MPool": "group pool"}
 
 
 @dataclass(frozen=True)
@@ -35,17 +32,13 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The rows of a network's table, and their sums for one image."""
+class Summary(Layer):
+    """The rows of a network's table; its own numbers are their sums, for one image."""
 
     layers: tuple[Layer, ...]
-    parameters: int
-    multiply_adds: int
-    activations_mib: float
 
     @property
     def total(self) -> dict[str, float]:
-        """The three sums."""
         return {name: getattr(self, name) for name in _COSTS}
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +61,7 @@ class Summary:
         return "\n".join([lines[0], rule, *lines[1:end], rule, *lines[end:]])
 
 
-def _costs(x: Layer | Summary) -> tuple[str, str, str]:
+def _costs(x: Layer) -> tuple[str, str, str]:
     return f"{x.parameters:,}", f"{x.multiply_adds:,}", f"{x.activations_mib:,.1f}"
 
 
@@ -121,7 +114,7 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
     with counter, torch.no_grad():
         model(image)
     sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _COSTS}
-    return Summary(tuple(layers), **sums)
+    return Summary("total", layers[-1].shape, **sums, layers=tuple(layers))
 
 
 def _label(module: Any) -> str:

@@ -10,9 +10,9 @@ from scalespaces.models._blocks import DenseBlock, LongSkip, ResidualBlock, Tran
 from scalespaces.models._network import NamedNetwork, per_place, strongest_level
 from scalespaces.models._registry import register_model
 from scalespaces.nn import GlobalPool, Lift, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScaleAvgPool, ScaleConv2d
-from scalespaces.semigroups._p4 import Group, order
+from scalespaces.semigroups._p4 import Group
 from scalespaces.space import ScaleSpace
-from scalespaces.theory._arguments import check_integer
+from scalespaces.theory._arguments import check_choice, check_integer
 
 _FIELDS = {"p4": (P4Conv2d, P4Pool), "p4m": (P4MConv2d, P4MPool)}  # how they are made, and averaged
 _WIDTHS = (1, 2, 4, 4, 8, 8, 8, 8, 8)  # of the blocks, in units of N; a pooling wherever they grow
@@ -77,8 +77,6 @@ class DenseNet(NamedNetwork):
         group: Group | None = None,
         init: str = "paper",
     ) -> None:
-        if group is not None:
-            order(group)  # refuses other groups
         if not growth:
             raise ValueError("growth has one number for each dense block, got none")
         places = [bool(n % 2) for n in range(2 * len(growth) - 1)]  # dense, transition, dense, ...
@@ -90,7 +88,7 @@ class DenseNet(NamedNetwork):
         check_integer("num_classes", num_classes, 1)
         self.stem, self.group_pool = nn.Identity(), nn.Identity()
         if group is not None:
-            conv, pool = _FIELDS[group]
+            conv, pool = _FIELDS[check_choice("group", group, _FIELDS)]
             self.stem = conv(in_channels, in_channels, (1, 3, 3), bias=False, lifting=True)
             self.group_pool = pool("mean")
         self.blocks, self.transitions, self.skips = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
@@ -209,10 +207,8 @@ class ResNet(NamedNetwork):
         super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
         check_integer("num_classes", num_classes, 1)
         if check_integer("width", width, 1) < in_channels:
-            raise ValueError(
-                f"the first block adds the image to its output, so width is at least in_channels, got {width} and "
-                f"{in_channels}"
-            )
+            rule = "the first block adds the image to its output, so width is at least in_channels"
+            raise ValueError(f"{rule}, got {width} and {in_channels}")
         widths = [width * factor for factor in _WIDTHS]
         self.blocks = nn.ModuleList(
             ResidualBlock(before, after, (k, 3, 3), n < len(deep) - 1, scale_padding)
