@@ -159,7 +159,7 @@ class Converted(ScaleNetwork):
         names = [name for kind in (_CONVOLUTIONS, nn.Linear) for name, module in modules if isinstance(module, kind)]
         name = self.config["features"] or (names[-1] if names else None)
         if name is None:
-            raise ValueError("the model has no linear layer, whose input features are; name one: convert(features=...)")
+            raise ValueError("the model has no linear layer to take features from; name one: convert(features=...)")
         seen: list[Any] = []
         hook = self.model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
         try:
