@@ -305,14 +305,17 @@ def test_deep_filters_answer_a_downscaled_image_at_the_level_above(name, side):
 
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 @pytest.mark.parametrize(
-    ("name", "deep", "lost"),
-    [("s_cnn", (2, 1, 3), 3), ("s_densenet", (2, 1, 1, 3, 2), 8), ("s_resnet", (2, 1, 1, 1, 1, 1, 1, 1, 3), 3)],
+    ("name", "deep", "lost", "expected"),
+    [
+        ("s_cnn", (2, 1, 3), 3, {"blocks.0": 2, "blocks.2": 3}),
+        ("s_densenet", (2, 1, 1, 3, 2), 8, {"blocks.0": 2, "blocks.2": 2, "transitions.1": 3}),
+        ("s_resnet", (2, 1, 1, 1, 1, 1, 1, 1, 3), 3, {"blocks.0": 2, "blocks.8": 3}),
+    ],
 )
-def test_deep_filters_anywhere(name, deep, lost, scale_padding):
+def test_deep_filters_anywhere(name, deep, lost, expected, scale_padding):
     model = small(name, lift={"num_levels": 3, "base": 1.3}, filter_levels=deep, scale_padding=scale_padding)
-    sizes = [p.shape[2] for p in model.parameters() if p.ndim == 5]
-    expected = {"s_cnn": [2, 3], "s_densenet": [2, 2, 2, 3, 2, 2, 2], "s_resnet": [2, 3]}[name]
-    assert sizes == expected
+    found = {".".join(key.split(".")[:2]): p.shape[2] for key, p in model.named_parameters() if p.ndim == 5}
+    assert found == expected
     assert model.lift.num_levels == (3 + lost if scale_padding == "valid" else 3)
     assert model.features(torch.rand(1, 3, model.smallest_side, model.smallest_side)).num_levels == 3
 
