@@ -10,7 +10,7 @@ from command import fails
 
 from scalespaces.cli import main, parse
 from scalespaces.data import photograph
-from scalespaces.models._random import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.testing import equivariance_error, translation_error
 
 image_module = pytest.importorskip("PIL.Image")

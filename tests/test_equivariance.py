@@ -9,7 +9,7 @@ from torch import nn
 
 import scalespaces
 from scalespaces.data import photograph
-from scalespaces.models._random import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.nn import (
     CausalLift,
     Lift,

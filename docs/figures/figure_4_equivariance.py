@@ -16,7 +16,7 @@ import torch
 
 from scalespaces import equivariance_error
 from scalespaces.data import photograph
-from scalespaces.models._random import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.plotting import plot_equivariance
 from scalespaces.testing._equivariance import extended
 

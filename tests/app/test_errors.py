@@ -8,7 +8,7 @@ from scalespaces.app._errors import LAYERS, LIFT, LOADED, NETWORKS, equivariance
 from scalespaces.app._predictions import load_network
 from scalespaces.data import photograph
 from scalespaces.models import Card
-from scalespaces.models._random import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.testing import equivariance_error
 
 IMAGE = photograph(140)

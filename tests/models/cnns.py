@@ -71,33 +71,6 @@ class ResNet(nn.Module):
         return self.fc(x)
 
 
-class DenseLayer(nn.Module):
-    def __init__(self, n: int, growth: int) -> None:
-        super().__init__()
-        self.norm, self.conv = nn.BatchNorm2d(n), nn.Conv2d(n, growth, 3, padding=1, bias=False)
-
-    def forward(self, input: Any) -> Tensor:
-        prev = [input] if isinstance(input, Tensor) else input
-        return self.conv(F.relu(self.norm(torch.cat(prev, 1))))
-
-
-class DenseNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(OrderedDict(conv0=nn.Conv2d(3, 8, 3, 2, 1), norm0=nn.BatchNorm2d(8)))
-        self.layers = nn.ModuleList([DenseLayer(8, 4), DenseLayer(12, 4)])
-        self.transition = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1), nn.AvgPool2d(2, 2))
-        self.classifier = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = [self.features(x)]
-        for layer in self.layers:
-            features.append(layer(features))
-        out = F.avg_pool2d(F.relu(self.transition(torch.cat(features, 1))), 2)
-        out = F.adaptive_avg_pool2d(out, (1, 1)).view(x.size(0), -1)
-        return self.classifier(out)
-
-
 class SqueezeExcite(nn.Module):
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -203,35 +176,6 @@ def vgg() -> nn.Module:
     return nn.Sequential(OrderedDict(parts))
 
 
-class ASPPPooling(nn.Sequential):
-    def __init__(self, n: int, m: int) -> None:
-        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Conv2d(n, m, 1, bias=False), nn.BatchNorm2d(m), nn.ReLU())
-
-    def forward(self, input: Tensor) -> Tensor:
-        x, size = input, input.shape[-2:]
-        for module in self:
-            x = module(x)
-        return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
-
-
-class DeepLab(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(conv_bn(3, 8, 7, 2), nn.MaxPool2d(3, 2, 1), Basic(8, 8, 2))
-        dilated = [nn.Conv2d(8, 4, 3, padding=d, dilation=d, bias=False) for d in (2, 3)]
-        self.convs = nn.ModuleList([nn.Conv2d(8, 4, 1), *dilated, ASPPPooling(8, 4)])
-        self.classifier, self.aux_classifier = nn.Conv2d(16, 3, 1), nn.Conv2d(8, 3, 1)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        input_shape = x.shape[-2:]
-        features = self.backbone(x)
-        result = OrderedDict()
-        x = self.classifier(torch.cat([conv(features) for conv in self.convs], dim=1))
-        result["out"] = F.interpolate(x, size=input_shape, mode="bilinear", align_corners=False)
-        result["aux"] = F.interpolate(self.aux_classifier(features), size=input_shape, mode="bilinear")
-        return result
-
-
 class UNet(nn.Module):
     def __init__(self, up: str = "transposed") -> None:
         super().__init__()
@@ -314,13 +258,10 @@ def volumes(dims: int) -> nn.Module:
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet": (ResNet, (65, 70)),
-    "densenet": (DenseNet, (64, 65)),
     "mobilenet": (MobileNet, (50, 48)),
     "efficientnet": (lambda: MobileNet(nn.SiLU), (37, 48)),
     "convnext": (ConvNeXt, (66, 64)),
     "vgg": (vgg, (64, 57)),
-    "deeplab": (DeepLab, (65, 81)),
-    "deeplab, even": (DeepLab, (64, 96)),
     "unet": (UNet, (32, 64)),
     "unet, interpolate": (lambda: UNet("interpolate"), (49, 58)),
     "unet, upsample": (lambda: UNet("upsample"), (64, 32)),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, assert_equivariant, convert, equivariance_error, resample
-from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d
+from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
 NOT_DENSE = {"zoo"}  # its padding is computed from sizes: samples where taps are meant
 
@@ -137,28 +137,9 @@ class TestScores:
         assert_close(converted(image), answer)
         assert_close(scores.level(0), network(image))
 
-    @torch.no_grad()
-    def test_pooling_inside_pools_features_for_the_answer_alone(self):
-        network, image = build("vgg")
-        converted = convert(network, {"num_levels": 2}, scale_pool="max", pool_before="classifier")
-        answer, scores = converted.answer_and_scores(image)
-        assert_close(answer, converted(image))
-        assert_close(scores.levels, converted.scores(image).levels)
-        assert_close(scores.levels[0], network(image))
-        assert not torch.allclose(torch.stack(scores.levels).amax(0), answer)
-
-    def test_gradients(self):
-        network, image = build("unet")
-        converted = convert(network, {"num_levels": 2})
-        torch.stack([level.square().mean() for level in converted.scores(image).levels]).sum().backward()
-        assert all(p.grad is not None for p in converted.parameters())
-
-    @pytest.mark.parametrize("model", ["deeplab", "nests"])
-    def test_nests_are_refused(self, model):
-        network = Nests() if model == "nests" else build(model)[0]
-        image = torch.rand(1, 3, 64, 64, dtype=torch.float64)
-        with pytest.raises(TypeError, match=r"with a single output, got a (OrderedDict|tuple); .*network\.outputs\("):
-            convert(network, {"num_levels": 2}).scores(image)
+    def test_nests_are_refused(self):
+        with pytest.raises(TypeError, match=r"with a single output, got a tuple; .*network\.outputs\("):
+            convert(Nests(), {"num_levels": 2}).scores(torch.rand(1, 3, 64, 64))
 
 
 class TestFeatures:
@@ -192,24 +173,11 @@ class TestFeatures:
             convert(nn.ReLU()).features(torch.rand(1, 3, 8, 8))
         unused = nn.ModuleDict({"used": nn.Conv2d(3, 2, 1), "unused": nn.Linear(3, 2)})
         unused.forward = unused["used"].forward  # pyright: ignore[reportAttributeAccessIssue]
-        with pytest.raises(ValueError, match="the module 'unused' is not called with a ScaleSpace; name another"):
+        with pytest.raises(ValueError, match="'unused' is not called with a ScaleSpace; name another module"):
             convert(unused, {"num_levels": 2}).features(torch.rand(1, 3, 8, 8))
 
 
 class TestLift:
-    def test_a_lift_or_its_arguments(self):
-        network = build("resnet")[0]
-        lift = Lift(3, 1.5, zero_scale=0.5)
-        taken = convert(network, lift)
-        assert taken.lift.config == taken.config["lift"] == lift.config
-        assert taken.lift is not lift
-        assert convert(network, {"base": 1.5}).lift.config == Lift(base=1.5).config
-        assert convert(network).lift.config == Lift().config
-        assert convert(network, Lift.paper(2)).lift.config == Lift.paper(2).config
-        wrong: Any = 3
-        with pytest.raises(TypeError, match="lift is a Lift or a dict of its arguments, got int"):
-            convert(network, wrong)
-
     @pytest.mark.parametrize(("name", "dims"), [("signals", 1), ("resnet", 2), ("volumes", 3)])
     def test_the_axes_are_the_models(self, name, dims):
         network = build(name)[0]
@@ -242,10 +210,6 @@ class TestModule:
         assert_close(copy.deepcopy(converted)(image), expected)
         with pytest.raises(ValueError, match="pool_before is the name of a module, got 'clasifier'; did you mean"):
             convert(network, pool_before="clasifier")
-
-    def test_dense_predictions_have_the_size_of_the_image(self):
-        network, image = build("deeplab")
-        assert convert(network, {"num_levels": 3})(image)["out"].shape == (2, 3, 65, 81)
 
     def test_the_network_is_copied_and_its_parameters_keep_their_names(self):
         network, image = build("resnet")
@@ -289,14 +253,11 @@ class TestModule:
 
         assert chosen(None) == []
         assert chosen("all") == convs
-        assert chosen(3) == convs[::3]
         assert chosen("conv1") == ["conv1"]
         assert chosen(["layer1.*.conv1", "conv1"]) == ["conv1", "layer1.0.conv1", "layer1.1.conv1"]
         for wrong in ("conv9", ["conv1", "bn1"]):
             with pytest.raises(ValueError, match="which matches none; did you mean"):
                 convert(network, interaction=wrong)
-        with pytest.raises(ValueError, match="integer >= 1"):
-            convert(network, interaction=0)
 
     def test_parameters_that_are_shared_stay_so(self):
         conv = nn.Conv2d(3, 3, 3, padding=1)
@@ -356,7 +317,7 @@ class TestTorch:
         assert_close(converted.to(**layout)(image.to(**layout)), expected)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("name", ["resnet", "convnext", "deeplab", "unet, interpolate"])
+    @pytest.mark.parametrize("name", ["resnet", "convnext", "unet, interpolate"])
     def test_compile_whole_graph(self, sampling, name):
         torch._dynamo.reset()
         network, image = build(name)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from models.networks import corr, norm, scramble
@@ -10,9 +9,8 @@ from reference import paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, downscale
-from scalespaces.models import DenseNet, create_model
-from scalespaces.models._blocks import DenseBlock, DenseLayer, LongSkip, Transition
+from scalespaces import ScaleSpace
+from scalespaces.models import create_model
 from scalespaces.semigroups import transform_image
 from scalespaces.testing import assert_equivariant, equivariance_error
 
@@ -25,13 +23,6 @@ def test_p4m_widths_keep_the_number_of_parameters():
     assert abs(number / 216_483 - 1) < 0.05
     for mine, theirs in zip(model.config["growth"], (12, 24, 48), strict=True):
         assert mine == int(theirs / 8**0.5)
-
-
-def test_one_level_is_the_image_and_costs_no_lift():
-    model = create_model("densenet")
-    image = torch.rand(1, 3, 16, 16)
-    assert model.lift(image).levels[0] is image
-    assert model.lift(image).num_levels == 1
 
 
 # --- an independent implementation -----------------------------------------------------------------------------------
@@ -72,18 +63,6 @@ def test_agrees_with_an_independent_implementation(name, size):
     assert_close(model(image), scores)
 
 
-def test_scores_of_levels_average_to_the_answer():
-    model: Any = scramble(create_model("s_densenet", num_classes=3))
-    image = torch.rand(2, 3, 40, 36)
-    features, scores = model.features(image), model.scores(image)
-    assert_close(model(image), torch.stack(scores.levels).mean(0))
-    maps = features.map(lambda level: F.conv2d(level, model.linear.weight[..., None, None], model.linear.bias))
-    assert_close(scores.levels, tuple(level.mean((2, 3)) for level in maps.levels))
-    pyramid = model.pyramid(image)
-    assert list(pyramid) == ["0", "1", "2", "3"]
-    assert_close(tuple(pyramid.values()), features.levels)
-
-
 # --- scale -----------------------------------------------------------------------------------------------------------
 
 
@@ -103,35 +82,6 @@ def test_scores_commute_before_the_boundary():
     image = torch.rand(1, 3, 200, 194, dtype=torch.float64)
     assert_equivariant(model, image, shifts=[1])
     assert equivariance_error(model, image, shifts=[1]).boundary == 6 - 2 * 2
-
-
-def test_dense_sampling_commutes_with_dilated_windows_only():
-    arguments: dict[str, Any] = {"lift": {"num_levels": 2, "sampling": "dense"}, "scale_padding": "valid"}
-    image = torch.rand(1, 3, 65, 97, dtype=torch.float64)
-    model = scramble(create_model("s_densenet", **arguments)).double()
-    assert_equivariant(model.features, image, tolerance=1e-12)
-    model = scramble(create_model("s_densenet", window="plain", **arguments)).double()
-    assert np.nanmax(equivariance_error(model.features, image).errors) > 1e-3
-
-
-def test_the_answer_for_a_downscaled_image_is_that_of_the_levels_above():
-    model = scramble(create_model("s_densenet", lift={"num_levels": 3}, scale_padding="valid"))
-    smaller = scramble(create_model("s_densenet", lift={"num_levels": 2}, scale_padding="valid"))
-    smaller.load_state_dict(model.state_dict())
-    image = torch.rand(2, 3, 129, 140)
-    above = torch.stack(model.scores(image).levels[1:]).mean(0)
-    assert_close(smaller(downscale(image)), above, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
-def test_deep_filters_anywhere(scale_padding):
-    deep, levels = (2, 1, 1, 3, 2), {"num_levels": 3, "base": 1.3}
-    model: Any = DenseNet(growth=(2, 2, 2), lift=levels, filter_levels=deep, scale_padding=scale_padding)
-    assert [block.layers[0].conv.kernel_size[0] for block in model.blocks] == [2, 1, 2]
-    assert [transition.mix.conv.kernel_size[0] for transition in model.transitions] == [1, 3]
-    features = model.features(torch.rand(1, 3, model.smallest_side, model.smallest_side))
-    assert features.num_levels == 3
-    assert model.lift.num_levels == (3 + 3 * 1 + 2 + 3 * 1 if scale_padding == "valid" else 3)
 
 
 def test_scale_map_names_the_level_that_speaks_for_the_class():
@@ -176,12 +126,6 @@ def test_p4m_needs_sides_divisible_by_four():
     assert (model(transform_image(odd, 2)) - model(odd)).abs().max() > 1e-6
 
 
-def test_plain_networks_are_not_invariant():
-    model = scramble(create_model("densenet")).double()
-    image = torch.rand(1, 3, 32, 28, dtype=torch.float64)
-    assert (model(transform_image(image, 1)) - model(image)).abs().max() > 1e-4
-
-
 def test_p4m_starts_as_the_identity_when_asked_to():
     model: Any = create_model("p4m_densenet", init="paper", growth=(3, 3, 3))
     layer = model.blocks[0].layers[0].conv
@@ -189,11 +133,3 @@ def test_p4m_starts_as_the_identity_when_asked_to():
     with torch.no_grad():
         layer.weight[layer.weight.abs() < 0.5] = 0
     assert_close(layer(ScaleSpace((f,))).levels[0], f)
-
-
-def test_blocks_on_other_channels():
-    x = paper_lift(torch.rand(1, 4, 8, 8), 2)
-    assert DenseLayer(4, 6, (2, 3, 3))(x).stack().shape == (1, 6, 2, 8, 8)
-    assert DenseBlock(4, 2, (1, 5, 5), 2)(x).stack().shape == (1, 8, 2, 8, 8)
-    assert Transition(4, 3)(x).stack().shape == (1, 3, 2, 4, 4)
-    assert LongSkip()(Transition(4)(x), x).stack().shape == (1, 6, 2, 4, 4)

@@ -14,7 +14,6 @@ from torch.testing import assert_close
 
 import scalespaces
 from scalespaces.models import Card, create_model, export
-from scalespaces.nn import Lift
 
 onnx: Any = pytest.importorskip("onnx")
 onnxruntime: Any = pytest.importorskip("onnxruntime")
@@ -177,18 +176,18 @@ def test_a_file_that_computes_something_else_is_not_written(change, difference, 
 
 
 def test_errors(tmp_path):
+    cases: list[tuple[nn.Module, dict[str, Any], str]] = [
+        (nn.Conv2d(3, 2, 1), {"levels": True}, "needs a network with levels, got a Conv2d; convert it first"),
+        (tiny(), {"normalize": True}, "no normalization"),
+        (tiny(), {"batch": 0}, "batch must be an integer >= 1, got 0"),
+        (tiny(), {"size": (0, 3)}, "size must be an integer >= 1"),
+        (tiny(growth=(2, 2), filter_levels=1), {"size": (2, 2), "static": True}, "images of at least 3 pixels"),
+    ]
+    for model, arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            export(model, tmp_path / "model.pt2", **arguments)
     with pytest.raises(ValueError, match=r"one of \.onnx, \.pt2, got '\.png'"):
         export(tiny(), tmp_path / "model.png")
-    with pytest.raises(ValueError, match="levels=True needs a network with levels, got a Conv2d; convert it first"):
-        export(nn.Conv2d(3, 2, 1), tmp_path / "model.pt2", levels=True)
-    with pytest.raises(ValueError, match="no normalization"):
-        export(tiny(), tmp_path / "model.pt2", normalize=True)
-    with pytest.raises(ValueError, match="batch must be an integer >= 1, got 0"):
-        export(tiny(), tmp_path / "model.pt2", batch=0)
-    with pytest.raises(ValueError, match="size must be an integer >= 1"):
-        export(tiny(), tmp_path / "model.pt2", size=(0, 3))
-    with pytest.raises(ValueError, match="images of at least 3 pixels"):
-        export(tiny(growth=(2, 2), filter_levels=1), tmp_path / "model.pt2", size=(2, 2), static=True)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "folder.pt2").mkdir()
     with pytest.raises(IsADirectoryError):
@@ -246,14 +245,3 @@ def test_converted_models_with_free_sizes(network, interaction, suffix, tmp_path
     smallest = exported.smallest or 0
     for batch, height, width in [(1, smallest + 1, smallest), (3, smallest + 16, smallest + 7)]:
         assert_agrees(path, model, batch, 3, height, width)
-
-
-@pytest.mark.slow
-@FORMATS
-@pytest.mark.parametrize("network", [classifier, Segmenter])
-def test_converted_models_with_fixed_sizes(network, suffix, tmp_path):
-    path = tmp_path / f"model{suffix}"
-    model = scalespaces.convert(network(), Lift.paper(3)).eval()
-    exported = export(model, path, size=(48, 37), batch=2)
-    assert "pyramid sampling" in exported.notes[0]
-    assert_agrees(path, model, 2, 3, 48, 37)

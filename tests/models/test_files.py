@@ -2,11 +2,8 @@
 
 import copy
 import json
-import os
 import pickle
 import struct
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,7 @@ from models.networks import NAMES, PRESETS, small
 from torch import nn
 
 import scalespaces
-from scalespaces.models import Card, create_model, load, save
+from scalespaces.models import Card, load, save
 from scalespaces.models._files import FORMAT
 from scalespaces.nn import Lift
 from scalespaces.nn._lift import ARGUMENTS
@@ -92,18 +89,6 @@ def test_a_file_alone_rebuilds_every_network(name, preset, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.slow
-def test_a_new_process_predicts_the_same(tmp_path):
-    model, path = small("s_densenet").eval(), tmp_path / "model.safetensors"
-    save(model, path)
-    script = "import sys, torch, scalespaces; model = scalespaces.models.load(sys.argv[1]); " + (
-        "print(model(torch.linspace(0, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)).tolist())"
-    )
-    out = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
-    image = torch.linspace(0, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
-    torch.testing.assert_close(torch.tensor(json.loads(out)), model(image).detach(), rtol=1e-5, atol=1e-6)
-
-
 def test_what_the_file_holds(tmp_path):
     """The plain state_dict, and one entry of metadata that any reader of safetensors can have."""
     model, path = small("densenet"), tmp_path / "deep" / "model.safetensors"
@@ -123,13 +108,6 @@ def test_what_the_file_holds(tmp_path):
     }
     plain = safetensors_torch.load_file(path)
     small("densenet").load_state_dict(plain)
-
-
-def test_more_levels_are_lifted_than_come_out(tmp_path):
-    model, path = small("s_densenet", scale_padding="valid").eval(), tmp_path / "model.safetensors"
-    save(model, path)
-    assert load(path).lift.num_levels == model.lift.num_levels == 4 + 2 * 2
-    assert load(path).config["lift"]["num_levels"] == 4
 
 
 @pytest.mark.parametrize(
@@ -157,13 +135,14 @@ def test_numpy_numbers_in_a_lift(lift, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_data_types_are_kept(dtype, tmp_path):
-    model, path = small("s_densenet").to(dtype).eval(), tmp_path / "model.safetensors"
+    model, path = small("s_densenet", scale_padding="valid").to(dtype).eval(), tmp_path / "model.safetensors"
     save(model, path)
     again = load(path)
     assert same(again, model)
+    assert again.lift.num_levels == model.lift.num_levels == 4 + 2 * 2
     assert [b.dtype for b in again.buffers()] == [b.dtype for b in model.buffers()]
     if dtype == torch.float64:
-        image = torch.rand(1, 3, 32, 32, dtype=dtype)
+        image = torch.rand(1, 3, again.smallest_side, again.smallest_side, dtype=dtype)
         assert torch.equal(again(image), model(image))
 
 
@@ -243,7 +222,7 @@ def test_what_cannot_be_saved(tmp_path):
         (scalespaces.models.DenseNet(), "got a DenseNet with no config"),
         (changed, r"'linear.bias' has shape \(7,\) instead of \(3,\)|'linear.weight' has shape"),
         (odd, "dense tensors"),
-        (empty, "on meta"),
+        (empty, "torch.strided, meta"),
     ]
     for model, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -280,10 +259,6 @@ def altered(whole, path, **changes):
     return path
 
 
-def test_altering_nothing_changes_nothing(whole, tmp_path):
-    assert same(load(altered(whole, tmp_path / "a.safetensors")), load(whole))
-
-
 @given(st.integers(0, 10**6))
 def test_truncated_files(whole, tmp_path_factory, where):
     content = whole.read_bytes()
@@ -306,9 +281,6 @@ def test_foreign_files(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="is no safetensors file, or a damaged one"):
             load(path)
-    torch.save({"a": torch.zeros(1)}, path)
-    with pytest.raises(ValueError, match="is no safetensors file"):
-        load(path)
     safetensors_torch.save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match=r"scalespaces did not write it.*load_file"):
         load(path)
@@ -328,49 +300,36 @@ def test_foreign_files(tmp_path):
         ({"description": '{"format": 2}'}, "neither or both"),
         ({"conversion": {}}, "neither or both"),
         ({"network": []}, "neither or both"),
-        ({"network": [], "conversion": {}}, "conversion of a None"),
-        ({"format": 3}, "its format is 3, of scalespaces .*upgrade"),
-        ({"format": 1}, "its format is 1, of scalespaces .*; this version does not read it"),
-        ({"format": 0}, "its format is a number"),
-        ({"format": "2"}, "its format is a number"),
-        ({"format": True}, "its format is a number"),
-        ({"card": []}, "a card has"),
+        *(({"format": wrong}, "its format is .*, of scalespaces .*reads format 2") for wrong in (1, 3, "2", True, 2.0)),
         ({"card": {"classes": ["a"]}}, "1 classes"),
         ({"card": {"eval": "1"}}, "a card has"),
         ({"name": "no_such_net"}, "no model is called 'no_such_net'"),
         ({"name": ["s_densenet"]}, "build no network"),
         ({"name": "resnet"}, "resnet takes no argument"),
-        ({"networks": 1}, "takes no argument 'networks'"),
         ({"num_levels": 10**9}, "num_levels may be 64 at most"),
         ({"description": '{"format": 2, "network": {"num_levels": 1' + 5000 * "0" + "}}"}, "is not JSON"),
         ({"num_levels": 64}, "blur too far"),
         ({"num_levels": 2.5}, "num_levels must be an integer"),
-        ({"num_levels": "4"}, "num_levels must be an integer"),
         ({"num_levels": None}, "build no network"),
         ({"base": 1e9}, "blur too far"),
         ({"base": float("inf")}, "base must be finite"),
-        ({"base": "2"}, "base"),
         ({"base": [[1e9, 0.0], [0.0, 1e9]]}, "blur too far"),
         ({"base": [["a"]]}, "blur too far"),
         ({"zero_scale": 1e30}, "blur too far"),
         ({"zero_scale": -1.0}, "blur too far"),
         ({"growth": [10**9]}, "growth may be"),
         ({"growth": [1] * 1000}, "growth is too long"),
-        ({"growth": [[1, 1]]}, "build no network"),
         ({"growth": {"a": 1}}, "plain values and lists"),
         ({"num_layers": 10**6}, "num_layers may be"),
         ({"num_classes": 4}, r"'linear\.(bias|weight)' has shape"),
         ({"num_layers": 4}, "is missing"),
         ({"num_layers": 2}, "is unknown"),
         ({"method": "exec"}, "method is one of"),
-        ({"sampling": "thin"}, "sampling is"),
         ({"first_level": -(10**9)}, "first_level may be 64 at most"),
         ({"dims": 1}, "got a lift with dims=1"),
         ({"truncation": 1e9}, "blur too far"),
         ({"lift": None}, "its lift is an object of a lift's arguments"),
-        ({"lift": [["num_levels", 4]]}, "its lift is an object of a lift's arguments"),
         ({"lift": {"levels": 4}}, "its lift is an object of a lift's arguments"),
-        ({"lift": {"lift": {"num_levels": 4}}}, "its lift is an object of a lift's arguments"),
         ({"lift": {"num_levels": {"a": 1}}}, "plain values and lists"),
         ({"num_layers": 10**6, "lift": {"num_levels": 4, "num_layers": 1}}, "an object of a lift's arguments"),
         ({"growth": [[[[[1]]]]]}, "plain values and lists"),
@@ -407,15 +366,12 @@ def test_hostile_conversions(tmp_path):
     header, data = raw(path)
     for change, message in [
         ({"lift": {"num_levels": 10**9}}, "num_levels may be 64 at most"),
-        ({"lift": {"num_levels": 60}}, "blur too far"),
         ({"lift": {"truncation": 1e9}}, "blur too far"),
-        ({"lift": 4}, "its lift is an object of a lift's arguments"),
         ({"lift": {"device": "cuda"}}, "its lift is an object of a lift's arguments"),
         ({"lift": {"kernel": "os.system"}}, "build no network"),
         ({"report": True}, "unexpected keyword argument 'report'"),
         ({"interaction": ["nothing"]}, "matches none"),
         ({"pool_before": 3}, "build no network"),
-        ({"features": 3}, "build no network"),
         ({"scale_pool": "exec"}, "scale_pool is one of"),
     ]:
         document = json.loads(header["__metadata__"]["scalespaces"])
@@ -428,10 +384,3 @@ def test_hostile_conversions(tmp_path):
 def test_a_network_that_needs_no_model_refuses_one(whole):
     with pytest.raises(ValueError, match="leave out the model"):
         load(whole, model=TinyNet())
-
-
-@pytest.mark.skipif(os.name != "posix", reason="files have other permissions there")
-def test_a_file_may_be_read_as_any_new_file(tmp_path):
-    (tmp_path / "other").touch()
-    save(create_model("densenet", growth=[2, 2, 2]), tmp_path / "network.safetensors")
-    assert (tmp_path / "network.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

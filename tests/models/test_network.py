@@ -1,6 +1,5 @@
 """One interface: what holds for every network with levels, built by name or converted."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, convert, resample
-from scalespaces.models import Card, ScaleNetwork, export, load, save
+from scalespaces.models import Card, ScaleNetwork, export
 from scalespaces.models._network import on_image, strongest_level
 
 
@@ -193,26 +192,6 @@ def test_the_smallest_side_is_the_smallest(name, arguments):
         model.body(model.lift(image))
 
 
-@pytest.mark.parametrize("scale_pool", ["mean", "probabilities"])
-@EVERY
-@torch.no_grad()
-def test_a_file_keeps_all_of_it(name, scale_pool, tmp_path):
-    pytest.importorskip("safetensors")
-    case = build(name, {"num_levels": 3, "base": 1.5, "first_level": -1}, scale_pool=scale_pool)
-    case.network.card = Card(list("abcd"), [0.5] * case.network.in_channels, [0.25] * case.network.in_channels)
-    save(case.network, tmp_path / "network.safetensors")
-    fresh = case.plain and PLAIN[name.removeprefix("converted ")]()
-    again: Any = load(tmp_path / "network.safetensors", fresh)
-    assert again.config == case.network.config == json.loads(json.dumps(case.network.config))
-    assert again.lift.config == case.network.lift.config
-    assert (again.card, again.in_channels) == (case.network.card, case.network.in_channels)
-    assert again.smallest_side == case.network.smallest_side
-    assert torch.equal(again(case.image), case.network(case.image))
-    assert_close(again.features(case.image).levels, case.network.features(case.image).levels)
-    assert_close(again.scores(case.image).levels, case.network.scores(case.image).levels)
-    assert torch.equal(again.scale_map(case.image), case.network.scale_map(case.image))
-
-
 @EVERY
 @torch.no_grad()
 def test_probabilities(name):
@@ -243,9 +222,34 @@ def test_exports_have_the_levels(name, tmp_path):
     assert_close(list(found.values()), [answer, *scores.levels])
 
 
-def test_a_network_of_ones_own_says_what_is_missing():
-    network = ScaleNetwork()
-    for method in (network.features, network.scores, network.answer_and_scores, network.scale_map):
-        with pytest.raises(NotImplementedError):
-            method(torch.zeros(1, 3, 8, 8))
-    assert (network.smallest_side, network.config, network.card) == (1, {}, Card())
+# --- cards -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.01, 10)), min_size=1, max_size=4), st.integers(0, 2))
+def test_cards_normalize(channels, batch_axes):
+    mean, std = zip(*channels, strict=True)
+    image = torch.rand(*[2] * batch_axes, len(channels), 3, 4, dtype=torch.float64)
+    expected = torch.stack([(image[..., i, :, :] - m) / s for i, (m, s) in enumerate(channels)], -3)
+    torch.testing.assert_close(Card(mean=mean, std=std).normalize(image), expected)
+    assert Card().normalize(image) is image
+    with pytest.raises(ValueError, match="images are"):
+        Card(mean=mean, std=std).normalize(image[..., :0, :, :])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"classes": "abc"}, "classes is a list"),
+        ({"classes": ["a", 1]}, "different strings"),
+        ({"classes": ["a", "a"]}, "different strings"),
+        ({"mean": [0.5]}, "one finite number per channel each"),
+        ({"mean": [0.5], "std": [0.0]}, "above zero"),
+        ({"mean": [float("nan")], "std": [1.0]}, "finite"),
+        ({"mean": ["0"], "std": [1.0]}, "finite"),
+        ({"mean": [True], "std": [1.0]}, "finite"),
+        ({"mean": 0.5, "std": 0.5}, "mean is a list"),
+    ],
+)
+def test_wrong_cards(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Card(**arguments)

@@ -1,7 +1,5 @@
 """The ResNets: the supplement's table, an independent implementation of it, and scale."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,9 @@ from reference import paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, downscale
+from scalespaces import ScaleSpace
 from scalespaces.models import ResNet, create_model
-from scalespaces.models._blocks import ResidualBlock, Upsample
+from scalespaces.models._blocks import Upsample
 from scalespaces.nn import ScaleAvgPool
 from scalespaces.testing import assert_equivariant, equivariance_error
 
@@ -82,18 +80,6 @@ def test_upsampling_puts_every_sample_back_where_it_was(side, poolings):
     assert_close(out[..., inside], torch.arange(side, dtype=torch.float64).expand_as(out)[..., inside])
 
 
-def test_scores_of_levels_average_to_the_answer():
-    model = scramble(create_model("s_resnet", preset="paper", width=4, num_classes=5))
-    image = torch.rand(1, 3, 40, 48)
-    answer, scores = model.answer_and_scores(image)
-    average = scores.stack().mean(2)
-    assert_close(answer, F.interpolate(average, scale_factor=8, mode="bilinear"), rtol=1e-4, atol=1e-5)
-    pyramid = model.pyramid(image)
-    for number, level in pyramid.items():
-        step = 2 ** int(number)
-        assert_close(level, model.features(image).level(int(number))[..., ::step, ::step])
-
-
 def test_scale_map():
     """At every pixel, of the levels' scores for the class that wins there, the largest."""
     model = scramble(create_model("s_resnet", preset="paper", width=4, num_classes=5))
@@ -143,43 +129,4 @@ def test_the_direct_lift_is_nearly_equivariant():
     assert 1e-5 < error < 0.1
 
 
-def test_scores_of_a_downscaled_image_are_those_of_the_levels_above():
-    arguments: dict[str, Any] = {"scale_padding": "valid", "width": 8}
-    model = scramble(create_model("s_resnet", lift={"num_levels": 3}, **arguments))
-    smaller = scramble(create_model("s_resnet", lift={"num_levels": 2}, **arguments))
-    smaller.load_state_dict(model.state_dict())
-    image = torch.rand(1, 3, 230, 226)
-    above, below = model.scores(image).levels[1:], smaller.scores(downscale(image)).levels
-    assert_close(below, above, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("deep", [(1, 1, 1, 1, 1, 1, 1, 1, 3), (2,) * 9])
-def test_deep_filters_anywhere(deep):
-    model: Any = ResNet(width=3, lift={"num_levels": 3, "base": 1.3}, filter_levels=deep, scale_padding="valid")
-    assert [block.conv2.kernel_size[0] for block in model.blocks] == list(deep)
-    assert all(block.conv1.kernel_size[0] == 1 for block in model.blocks)
-    assert model.lift.num_levels == 3 + sum(deep) - 9
-    assert model.features(torch.rand(1, 3, model.smallest_side, model.smallest_side)).num_levels == 3
-
-
 # --- blocks ----------------------------------------------------------------------------------------------------------
-
-
-def test_missing_channels_are_zeros():
-    block: Any = ResidualBlock(3, 5).eval()
-    torch.nn.init.zeros_(block.norm2.weight)
-    x = paper_lift(torch.rand(1, 3, 8, 8), 2)
-    out = block(x).stack()
-    assert_close(out[:, :3], x.stack())
-    assert not out[:, 3:].any()
-
-
-def test_no_skip_means_none():
-    block: Any = ResidualBlock(5, 3, skip=False).eval()
-    torch.nn.init.zeros_(block.norm2.weight)
-    assert not block(paper_lift(torch.rand(1, 5, 8, 8), 2)).stack().any()
-
-
-def test_a_skip_connection_drops_no_channels():
-    with pytest.raises(ValueError, match="a skip connection adds channels but drops none, got 5 in and 3 out"):
-        ResidualBlock(5, 3)

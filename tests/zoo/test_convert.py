@@ -1,10 +1,7 @@
 """Models of timm and torchvision, converted: what they computed before, they compute at every level."""
 
-from __future__ import annotations
-
 import linecache
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,15 +16,7 @@ from scalespaces import ScaleSpace
 from scalespaces.models import ConversionError, Converted
 from scalespaces.nn import Lift
 
-Record = Callable[[str, Any], None]
 all_models = pytest.mark.parametrize("name", MODELS)
-
-
-@pytest.fixture
-def record(name: str, record_property: Record) -> Record:
-    """Record an error in the model's row of the table; the test's time is added to it in any case."""
-    record_property("model", name)
-    return record_property
 
 
 def leaves(output: Any) -> list[Any]:
@@ -49,14 +38,12 @@ def error(got: list[Tensor], expected: list[Tensor]) -> float:
 @all_models
 @pytest.mark.parametrize("sampling", ["pyramid", "dense", 2])
 @torch.no_grad()
-def test_level_0_is_the_original(name: str, sampling: str | int, record: Record) -> None:
+def test_level_0_is_the_original(name: str, sampling: str | int) -> None:
     original, image = build(name), images(128, 128)
     converted = scalespaces.convert(original, Lift(3, sampling=sampling)).eval()
     expected = leaves(original(image))
     assert error(leaves(original(image.flip(3))), expected) > 1e-3  # it does look at the image
-    worst = error(levels(converted.outputs(image), 0), expected)
-    record(f"level 0, {sampling}", worst)
-    assert worst <= 1e-5
+    assert error(levels(converted.outputs(image), 0), expected) <= 1e-5
 
 
 def large(name: str) -> list[tuple[int, int, int]]:
@@ -70,15 +57,13 @@ def large(name: str) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize(("name", "size"), [(name, size) for name in MODELS for size in large(name)], ids=str)
 @torch.no_grad()
-def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[int, int, int], record: Record) -> None:
+def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[int, int, int]) -> None:
     height, width, num_levels = size
     original, image = build(name), images(height, width)
     converted = scalespaces.convert(original, Lift(num_levels)).eval()
     output = converted.outputs(image)
     expected = [leaves(original(converted.lift.downscale(image, k))) for k in range(num_levels)]
-    worst = max(error(levels(output, k), expected[k]) for k in range(num_levels))
-    record("level k", worst)
-    assert worst <= 1e-5
+    assert max(error(levels(output, k), expected[k]) for k in range(num_levels)) <= 1e-5
     for coarser, finer in zip(expected[1:], expected[:-1], strict=True):  # and levels do differ
         if coarser[0].shape == finer[0].shape:
             assert error(coarser, finer) > 1e-3
@@ -103,35 +88,29 @@ def equivariance_error(converted: Converted, image: Tensor) -> float:
 
 @all_models
 @torch.no_grad()
-def test_a_pyramid_is_equivariant(name: str, record: Record) -> None:
+def test_a_pyramid_is_equivariant(name: str) -> None:
     size, num_levels = (128, 2) if name == "timm/vgg16_bn" else (256, 3)
     converted = scalespaces.convert(build(name), Lift(num_levels)).eval()
-    worst = equivariance_error(converted, images(size, size))
-    record("equivariance", worst)
-    assert worst <= 1e-4
+    assert equivariance_error(converted, images(size, size)) <= 1e-4
 
 
 @pytest.mark.parametrize("name", ["timm/resnet18/features", "unet/resnet18"])
 @torch.no_grad()
-def test_dense_sampling_is_equivariant_without_global_poolings(name: str, record: Record) -> None:
+def test_dense_sampling_is_equivariant_without_global_poolings(name: str) -> None:
     """A mean over all pixels is another one than that over every second: squeeze-and-excite is left out."""
     converted = scalespaces.convert(build(name), Lift(3, sampling="dense", padding_mode="zeros")).eval()
-    worst = equivariance_error(converted, images(257, 257))
-    record("equiv. dense", worst)
-    assert worst <= 1e-4
+    assert equivariance_error(converted, images(257, 257)) <= 1e-4
 
 
 @all_models
 @torch.no_grad()
-def test_interactions_change_nothing_at_first(name: str, record: Record) -> None:
+def test_interactions_change_nothing_at_first(name: str) -> None:
     original, image = build(name), images(128, 128)
     plain = scalespaces.convert(original, Lift(2)).eval().outputs(image)
     converted = scalespaces.convert(original, Lift(2), interaction="all").eval()
     assert len(scale_convs(converted)) > 10
     output = converted.outputs(image)
-    worst = max(error(levels(output, k), levels(plain, k)) for k in range(2))
-    record("interaction", worst)
-    assert worst <= 1e-5
+    assert max(error(levels(output, k), levels(plain, k)) for k in range(2)) <= 1e-5
 
 
 def scale_convs(model: nn.Module) -> dict[str, Any]:
@@ -139,7 +118,7 @@ def scale_convs(model: nn.Module) -> dict[str, Any]:
 
 
 @all_models
-def test_a_step_of_training_reaches_every_parameter_and_decreases_the_loss(name: str, record: Record) -> None:
+def test_a_step_of_training_reaches_every_parameter_and_decreases_the_loss(name: str) -> None:
     converted = scalespaces.convert(build(name), Lift(2), interaction="all").train()
     image = images(64, 64, 4)
     with torch.no_grad():
@@ -164,7 +143,7 @@ def test_a_step_of_training_reaches_every_parameter_and_decreases_the_loss(name:
 
 @all_models
 @torch.no_grad()
-def test_the_state_dict_of_the_original_loads(name: str, record: Record) -> None:
+def test_the_state_dict_of_the_original_loads(name: str) -> None:
     original, image = build(name), images(64, 64)
     converted = scalespaces.convert(MODELS[name](), Lift(2)).eval()  # other random weights
     converted.model.load_state_dict(original.state_dict())

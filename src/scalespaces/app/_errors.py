@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from scalespaces import models
 from scalespaces.app._explore import Arguments, check_size
 from scalespaces.app._predictions import Loaded
-from scalespaces.models._random import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleMaxPool
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import EquivarianceTable, equivariance_error

@@ -16,7 +16,7 @@ from scalespaces.cli._arguments import Help, Parser, positive, progress, samplin
 from scalespaces.data import photograph, read_image
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS, most_levels
-from scalespaces.models._random import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.models._registry import PRESETS
 from scalespaces.nn._lift import ARGUMENTS, PAPER
 from scalespaces.plotting import check_writable, plot_equivariance

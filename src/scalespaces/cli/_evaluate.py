@@ -13,7 +13,7 @@ from scalespaces import models
 from scalespaces._files import prepare, write_json
 from scalespaces.cli._arguments import Help, Parser, add_source, natural, positive, seed
 from scalespaces.data._open import Kind
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 from scalespaces.plotting import check_writable, plot_over_scales
 from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
 from scalespaces.train._evaluate import Baselines, evaluate

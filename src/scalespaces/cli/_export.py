@@ -10,7 +10,7 @@ from typing import Any
 from scalespaces import models
 from scalespaces.cli._arguments import Parser, add_source, positive, progress
 from scalespaces.models._export import check_format
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

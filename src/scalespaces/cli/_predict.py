@@ -21,7 +21,7 @@ from scalespaces.cli._arguments import Parser, add_source, natural, positive
 from scalespaces.data._folders import image_files
 from scalespaces.data._pixels import SUFFIXES
 from scalespaces.data._progress import progress
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 from scalespaces.train import _predict as predict
 from scalespaces.train._levels import LevelPool
 

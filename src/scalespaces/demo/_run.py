@@ -17,7 +17,7 @@ from scalespaces.demo import _study as study
 from scalespaces.demo._result import SHOWN, Frame, Method, Result
 from scalespaces.functional import lift
 from scalespaces.models import ScaleNetwork
-from scalespaces.models._random import random_network
+from scalespaces.models._convnet import random_network
 from scalespaces.testing import EquivarianceTable, equivariance_error
 
 FINE_SIZES = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))  # eight to an octave, from 1/2 to 4

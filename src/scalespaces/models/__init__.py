@@ -1,15 +1,13 @@
 """The paper's networks and a small CNN, by name or as classes, and the blocks they are made of."""
 
-from scalespaces.models._card import Card
 from scalespaces.models._convert import ConversionError, Converted, convert
 from scalespaces.models._convnet import ConvNet
-from scalespaces.models._densenet import DenseNet
 from scalespaces.models._export import export
 from scalespaces.models._files import load, save
 from scalespaces.models._info import summarize
-from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._network import Card, ScaleNetwork
+from scalespaces.models._paper import DenseNet, ResNet
 from scalespaces.models._registry import create_model, list_models, register_model
-from scalespaces.models._resnet import ResNet
 
 __all__ = [
     "Card",

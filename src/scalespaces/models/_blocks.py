@@ -1,11 +1,8 @@
 """The blocks of the paper's networks: residual, dense, transition.
 
-``scale_padding`` is as in :class:`~scalespaces.nn.ScaleConv2d`, ``window`` as in
-:class:`~scalespaces.nn.ScaleAvgPool`. With a ``group``, ``"p4"`` or ``"p4m"``, all channels are *fields* on the
-symmetries of the square.
+With a ``group``, ``"p4"`` or ``"p4m"``, all channels are *fields* on the symmetries of the square. With
+``scale_padding="valid"`` every filter of ``k`` levels uses up ``k - 1`` levels.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +16,7 @@ from scalespaces.nn import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, Scale
 from scalespaces.nn.init import paper_
 from scalespaces.semigroups._p4 import Group
 from scalespaces.space import ScaleSpace
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import check_choice
 
 _CONVS = {None: ScaleConv2d, "p4": P4Conv2d, "p4m": P4MConv2d}
 _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}
@@ -42,25 +39,13 @@ def initialize(module: nn.Module, how: str) -> None:
 class ResidualBlock(nn.Module):
     r"""The supplement's res[k,h,w]: :math:`y = x + F(x)`, missing channels of :math:`x` filled with zeros.
 
-    :math:`F` is corr[1,h,w] - BN - ReLU - corr[k,h,w] - BN; without ``skip`` this is no-res[k,h,w],
-    :math:`y = F(x)`. With ``scale_padding="valid"`` the output has ``k - 1`` fewer levels.
+    :math:`F` is corr[1,h,w] - BN - ReLU - corr[k,h,w] - BN; without ``skip`` this is no-res[k,h,w], :math:`y = F(x)`.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Sequence[int] = (1, 3, 3),
-        *,
-        skip: bool = True,
-        scale_padding: str = "zeros",
+        self, in_channels: int, out_channels: int, kernel_size: Sequence[int], skip: bool, scale_padding: str = "zeros"
     ) -> None:
         super().__init__()
-        if skip and in_channels > out_channels:
-            raise ValueError(
-                f"a skip connection adds channels but drops none, got {in_channels} in and {out_channels} out; "
-                "use skip=False"
-            )
         self.missing = out_channels - in_channels if skip else None
         self.label = f"{'res' if skip else 'no-res'}{size_label(kernel_size)}"
         self.conv1 = ScaleConv2d(in_channels, out_channels, (1, *kernel_size[1:]), bias=False)
@@ -81,18 +66,12 @@ class DenseLayer(nn.Module):
     """The supplement's BN - ReLU - corr[k,h,w]."""
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Sequence[int],
-        *,
-        group: Group | None = None,
-        scale_padding: str = "zeros",
+        self, in_channels: int, out_channels: int, size: Sequence[int], group: Group | None, scale_padding: str
     ) -> None:
         super().__init__()
         self.norm = _NORMS[group](in_channels)
         self.relu = nn.ReLU()
-        self.conv = _CONVS[group](in_channels, out_channels, kernel_size, bias=False, scale_padding=scale_padding)
+        self.conv = _CONVS[group](in_channels, out_channels, size, bias=False, scale_padding=scale_padding)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         return self.conv(self.relu(self.norm(input)))
@@ -103,27 +82,17 @@ class DenseBlock(nn.Module):
 
     .. math:: y_{n+1} = H([y_0, y_1, \dots, y_n]), \qquad H = \text{BN - ReLU - corr}[k,h,w]
 
-    ``growth`` is :math:`C` and ``num_layers`` is :math:`N`: :math:`C_{in}` channels become :math:`C_{in} + N C`. With
-    ``scale_padding="valid"`` the output has :math:`N (k - 1)` fewer levels.
+    ``growth`` is :math:`C` and ``number`` is :math:`N`: :math:`C_{in}` channels become :math:`C_{in} + N C`.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        growth: int,
-        kernel_size: Sequence[int] = (1, 3, 3),
-        num_layers: int = 3,
-        *,
-        group: Group | None = None,
-        scale_padding: str = "zeros",
+        self, in_channels: int, growth: int, size: Sequence[int], number: int, group: Group | None, scale_padding: str
     ) -> None:
         super().__init__()
-        check_integer("num_layers", num_layers, 1)
-        self.label = f"dense_{growth}{size_label(kernel_size)} x {num_layers}"
-        self.out_channels = in_channels + num_layers * growth
+        self.label = f"dense_{growth}{size_label(size)} x {number}"
+        self.out_channels = in_channels + number * growth
         self.layers = nn.ModuleList(
-            DenseLayer(in_channels + n * growth, growth, kernel_size, group=group, scale_padding=scale_padding)
-            for n in range(num_layers)
+            DenseLayer(in_channels + n * growth, growth, size, group, scale_padding) for n in range(number)
         )
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
@@ -133,28 +102,17 @@ class DenseBlock(nn.Module):
 
 
 class Transition(nn.Module):
-    """The supplement's transition[k,h,w]: dense[1,1,1], average pooling of 2 x 2 with stride 2, dense[k,h,w].
-
-    The output has half as many channels as the input unless ``out_channels`` is given, and ``k - 1`` fewer levels with
-    ``scale_padding="valid"``.
-    """
+    """The supplement's transition[k,h,w]: dense[1,1,1] to half the channels, average pooling, dense[k,h,w]."""
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int | None = None,
-        kernel_size: Sequence[int] = (1, 3, 3),
-        *,
-        window: str = "plain",
-        group: Group | None = None,
-        scale_padding: str = "zeros",
+        self, in_channels: int, size: Sequence[int], window: str, group: Group | None, scale_padding: str
     ) -> None:
         super().__init__()
-        self.label = f"transition{size_label(kernel_size)}"
-        self.out_channels = out = in_channels // 2 if out_channels is None else out_channels
-        self.reduce = DenseLayer(in_channels, out, (1, 1, 1), group=group)
+        self.label = f"transition{size_label(size)}"
+        self.out_channels = out = in_channels // 2
+        self.reduce = DenseLayer(in_channels, out, (1, 1, 1), group, "zeros")
         self.pool = ScaleAvgPool(2, window=window)
-        self.mix = DenseLayer(out, out, kernel_size, group=group, scale_padding=scale_padding)
+        self.mix = DenseLayer(out, out, size, group, scale_padding)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         return self.mix(self.pool(self.reduce(input)))
@@ -165,7 +123,7 @@ class LongSkip(nn.Module):
 
     label = "long skip"
 
-    def __init__(self, window: str = "plain") -> None:
+    def __init__(self, window: str) -> None:
         super().__init__()
         self.pool = ScaleAvgPool(2, window=window)
 
@@ -188,7 +146,7 @@ def size_label(kernel_size: Sequence[int]) -> str:
 
 
 def _concatenate(*spaces: ScaleSpace) -> ScaleSpace:
-    """All channels, at the levels that all have: filters with ``scale_padding="valid"`` use up the others."""
+    """All channels, at the levels that all have."""
     fewest = min(x.num_levels for x in spaces)
     cat: Any = torch.cat
     return cat([x.keep(fewest) for x in spaces], 1)

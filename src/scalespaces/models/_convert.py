@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import linecache
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from traceback import walk_tb
 from typing import Any
@@ -23,9 +22,9 @@ from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePoo
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
 from scalespaces.space._strict import strictly
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import check_choice, did_you_mean
 
-Interaction = None | str | int | Sequence[str] | Callable[[str, nn.Module], bool]
+Interaction = None | str | Sequence[str] | Callable[[str, nn.Module], bool]
 
 _WITH_LEVELS: dict[type[nn.Module], Any] = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
 _CONVOLUTIONS = (*_WITH_LEVELS, *_WITH_LEVELS.values())
@@ -69,17 +68,16 @@ def convert(
     levels. The model is copied. Parameters keep their names, after ``model.``; those that ``interaction`` selects get
     one more axis.
 
-    What cannot run on scale-spaces raises an error that names the module, the line and the reason: branches on a size
-    that differs between levels, ``isinstance(x, Tensor)``, flattened maps of one size. (A test ``type(x) is Tensor``
-    cannot be detected.)
+    What cannot run on scale-spaces raises an error that names the module, the line and the reason. (A test
+    ``type(x) is Tensor`` cannot be detected.)
 
     Args:
         model: from images to tensors, or nests of them: dictionaries, lists, tuples, dataclasses.
         lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of arguments that differ from the
             recommended ones. ``Lift()``, with the spatial axes of the model, when left out.
         interaction: convolutions that get a filter of two levels, the second of which starts at zero: ``"all"``,
-            patterns of names (``["layer4.*.conv2"]``), a function of name and module, or ``n`` for the first of every
-            ``n``. Only plain ``nn.Conv1d``, ``2d`` and ``3d`` can be selected.
+            patterns of names (``["layer4.*.conv2"]``), or a function of name and module. Only plain ``nn.Conv1d``,
+            ``2d`` and ``3d`` can be selected.
         scale_padding: what those convolutions see past the last level.
         scale_pool: how levels are combined at the end: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
         pool_before: the name of a module; levels are combined in front of it instead. ``pool_before="fc"`` combines the
@@ -108,18 +106,12 @@ def convert(
     check_choice("scale_pool", scale_pool, SCALE_MODES)
     for argument, name in (("pool_before", pool_before), ("features", features)):
         if name is not None and name not in modules:
-            raise ValueError(f"{argument} is the name of a module, got {name!r}{_similar(name, modules)}")
+            raise ValueError(f"{argument} is the name of a module, got {name!r}{did_you_mean(name, modules)}")
     first: Any = next((module for module in modules.values() if isinstance(module, _CONVOLUTIONS)), None)
     lift = as_lift(lift, {} if first is None else {"dims": len(first.stride)})
     chosen = _choose(modules, interaction)
-    config: dict[str, Any] = {
-        "lift": plain(lift.config),
-        "interaction": chosen or None,
-        "scale_padding": scale_padding,
-        "scale_pool": scale_pool,
-        "pool_before": pool_before,
-        "features": features,
-    }
+    config: dict[str, Any] = {"lift": plain(lift.config), "interaction": chosen or None, "scale_padding": scale_padding}
+    config |= {"scale_pool": scale_pool, "pool_before": pool_before, "features": features}
     lift, parameter = Lift(**lift.config), next(model.parameters(), None)
     if parameter is not None and parameter.is_floating_point():
         lift = lift.to(parameter.device, parameter.dtype if parameter.dtype.itemsize >= 4 else None)
@@ -152,10 +144,8 @@ class Converted(ScaleNetwork):
         """Each level's own answer; the model's output must be one tensor, not a nest of them."""
         output = self.outputs(image)
         if not isinstance(output, ScaleSpace):
-            raise TypeError(
-                f"scores are for models with a single output, got a {type(output).__name__}; take what you need of "
-                "network.outputs(image)"
-            )
+            given = f"got a {type(output).__name__}; take what you need of network.outputs(image)"
+            raise TypeError(f"scores are for models with a single output, {given}")
         return _check_grids(output)
 
     def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
@@ -165,7 +155,11 @@ class Converted(ScaleNetwork):
 
     def features(self, image: Tensor) -> ScaleSpace:
         """The input of the model's last linear layer, or of the module that ``features`` of the config names."""
-        name = self.config["features"] or _last_layer(self.model)
+        modules = list(self.model.named_modules())
+        names = [name for kind in (_CONVOLUTIONS, nn.Linear) for name, module in modules if isinstance(module, kind)]
+        name = self.config["features"] or (names[-1] if names else None)
+        if name is None:
+            raise ValueError("the model has no linear layer to take features from; name one: convert(features=...)")
         seen: list[Any] = []
         hook = self.model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
         try:
@@ -173,9 +167,7 @@ class Converted(ScaleNetwork):
         finally:
             hook.remove()
         if not seen or not isinstance(seen[-1], ScaleSpace):
-            raise ValueError(
-                f"the module {name!r} is not called with a ScaleSpace; name another: convert(features=...)"
-            )
+            raise ValueError(f"{name!r} is not called with a ScaleSpace; name another module: convert(features=...)")
         return seen[-1]
 
     def combine(self, scores: ScaleSpace) -> Tensor:
@@ -202,26 +194,14 @@ class Converted(ScaleNetwork):
             raise ConversionError(_describe(error, self.model)) from error
 
     def extra_repr(self) -> str:
-        """The convolutions with filters of two levels."""
-        chosen = self.config["interaction"]
-        return f"interaction={chosen}" if chosen else ""
-
-
-def _last_layer(model: nn.Module) -> str:
-    """The name of the last linear layer, or of the last convolution of a model without one."""
-    for kinds in (nn.Linear, _CONVOLUTIONS):
-        if names := [name for name, module in model.named_modules() if isinstance(module, kinds)]:
-            return names[-1]
-    raise ValueError("the model has no linear layer whose input are the features; name one: convert(features=...)")
+        return f"interaction={self.config['interaction']}" if self.config["interaction"] else ""
 
 
 def _check_grids(x: ScaleSpace) -> ScaleSpace:
     """Refuse levels that cannot be brought to one shape."""
     if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
-        raise ConversionError(
-            f"an output whose levels have shapes {x.shapes} and no grids cannot be pooled over levels; take them "
-            "from network.outputs(image)"
-        )
+        levels = f"levels of shapes {x.shapes} and with no grids cannot be pooled"
+        raise ConversionError(f"{levels} to one output; take them from network.outputs(image)")
     return x
 
 
@@ -247,9 +227,6 @@ def _map_spaces(value: Any, function: Callable[[ScaleSpace], Any]) -> Any:
     return value
 
 
-# --- filters of two levels -------------------------------------------------------------------------------------------
-
-
 def _choose(modules: Mapping[str, nn.Module], interaction: Interaction) -> list[str]:
     """The names of the convolutions that get filters of two levels."""
     convs = {name: conv for name, conv in modules.items() if type(conv) in _WITH_LEVELS and not has_hooks(conv)}
@@ -257,22 +234,14 @@ def _choose(modules: Mapping[str, nn.Module], interaction: Interaction) -> list[
         return []
     if interaction == "all":
         return list(convs)
-    if isinstance(interaction, int):
-        return list(convs)[:: check_integer("interaction", interaction, 1)]
     if callable(interaction):
         return [name for name, conv in convs.items() if interaction(name, conv)]
     patterns = [interaction] if isinstance(interaction, str) else interaction
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in convs):
-            raise ValueError(
-                f"interaction names plain convolutions, got {pattern!r}, which matches none{_similar(pattern, modules)}"
-            )
+            hint = did_you_mean(pattern, modules)
+            raise ValueError(f"interaction names plain convolutions, got {pattern!r}, which matches none{hint}")
     return [name for name in convs if any(fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def _similar(name: str, modules: Mapping[str, nn.Module]) -> str:
-    close = get_close_matches(str(name), modules, 1, 0.4)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _replace(model: nn.Module, chosen: Sequence[str], scale_padding: str) -> nn.Module:
@@ -300,9 +269,6 @@ def _two_levels(conv: Any, scale_padding: str, weights: dict[nn.Parameter, nn.Pa
     return layer
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
 def _describe(error: Exception, model: nn.Module) -> str:
     """Where in the model the error came from, the reason, and what to do."""
     names = {id(module): (name, module) for name, module in model.named_modules()}
@@ -321,10 +287,8 @@ def _describe(error: Exception, model: nn.Module) -> str:
             "\na size that differs between levels makes no single tensor: use x.new_zeros(...), not torch.zeros(...)"
         )
     if notes:
-        text += (
-            "\nthe model must be able to take an image as small as that level, and space must be pooled before layers "
-            "of one size: try fewer levels, a larger image, or adaptive pooling"
-        )
+        text += "\nthe model must take images as small as that level, and pool space before layers of one size: "
+        text += "try fewer levels, a larger image, or adaptive pooling"
     return f"cannot run on scale-spaces: {text}"
 
 

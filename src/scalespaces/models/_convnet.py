@@ -1,6 +1,4 @@
-"""A small CNN for digits, with levels: the network that SESN compares on MNIST-scale."""
-
-from __future__ import annotations
+"""Small CNNs with levels: the one that SESN compares on MNIST-scale, and one with random weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,7 @@ from scalespaces.models._registry import register_model
 from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer, check_real
+from scalespaces.theory._padding import PaddingMode
 
 
 class ConvBlock(nn.Module):
@@ -76,19 +75,13 @@ class ConvNet(NamedNetwork):
     number of parameters does not depend on the number of levels.
 
     Args:
-        num_classes: number of classes.
-        in_channels: channels of the image.
         channels: channels of each convolution; there is a pooling after each but the last.
         kernel_size: height and width of the filters.
         grid: cells along each side of the grid that the last features are pooled to.
         hidden: channels of the hidden layer.
         dropout: probability with which values of the hidden layer are dropped while training.
         filter_levels: the number k of all convolutions; or one number for each.
-        lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
-
-    Shape:
-        - Input: :math:`(B, C, H, W)`
-        - Output: :math:`(B, classes)`
+        num_classes, in_channels, lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
 
     Example:
         >>> model = ConvNet(lift={"num_levels": 4, "base": 2**0.5})
@@ -135,33 +128,42 @@ class ConvNet(NamedNetwork):
         self.linear = nn.Linear(hidden, num_classes)
         initialize(self, init)
 
-    def _layers(self) -> list[nn.Module]:
-        return [self.grid_pool, self.hidden, self.norm, self.relu, self.dropout, self.linear]
-
-    def rows(self) -> list[nn.Module]:
-        return [self.lift, *self.blocks, *self._layers(), self.scale_pool]
-
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         for block in self.blocks:
             levels = self.through(block, levels)
         return levels
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
-        for layer in self._layers():
-            features = layer(features)
-        return features
-
-    def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        return self.scale_pool(self.head(features))
+        hidden = self.norm(self.hidden(self.grid_pool(features)))
+        return self.linear(self.dropout(self.relu(hidden)))
 
 
-_DIGITS: dict[str, Any] = {"input_shape": (1, 28, 28)}
-register_model("cnn", ConvNet, "SESN's baseline for MNIST-scale, a small CNN", **_DIGITS)
-register_model(
-    "s_cnn",
-    ConvNet,
-    "the small CNN on 4 levels half an octave apart, with the same parameters",
-    {"lift": {"num_levels": 4, "base": 2**0.5}},
-    baseline="cnn",
-    **_DIGITS,
-)
+register_model("cnn", ConvNet, "SESN's baseline for MNIST-scale, a small CNN", input_shape=(1, 28, 28))
+_HALVES = {"lift": {"num_levels": 4, "base": 2**0.5}}
+_ABOUT = "the small CNN on 4 levels half an octave apart, with the same parameters"
+register_model("s_cnn", ConvNet, _ABOUT, _HALVES, input_shape=(1, 28, 28), baseline="cnn")
+
+
+def random_network(
+    layers: int,
+    *,
+    in_channels: int = 3,
+    channels: int = 8,
+    filter_levels: int = 2,
+    scale_padding: str = "zeros",
+    padding_mode: PaddingMode = "reflect",
+    seed: int = 0,
+    **lift_arguments: Any,
+) -> nn.Sequential:
+    """A lift, then layers of corr[k,3,3] and ReLU with He's random weights: the paper's test of equivariance.
+
+    ``padding_mode`` is that of the lift and of the layers. The global random state is left as it was.
+    """
+    modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
+    paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in range(layers):
+            width = channels if layer else in_channels
+            modules += [ScaleConv2d(width, channels, (filter_levels, 3, 3), bias=False, **paddings), nn.ReLU()]
+    return nn.Sequential(*modules)

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces._torch import uncompiled
-from scalespaces.models._card import Card
-from scalespaces.models._network import ScaleNetwork, first_channels
+from scalespaces.models._network import Card, ScaleNetwork, first_channels
 from scalespaces.models._registry import entry
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -37,28 +36,17 @@ _NEEDS = {".onnx": ("onnx", "onnxscript", "onnxruntime"), ".pt2": ()}  # by the 
 _AXES = ("batch", "channels", "height", "width")
 _MOST_BYTES = 2**31 - 2**24  # of a file in protocol buffers, with some room for the graph
 
-Run = Callable[[Tensor], Any]
-
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
-
-    Attributes:
-        path: the file.
-        shape: of the input, ``(B, C, H, W)``; None for batch, height and width that may be anything.
-        smallest: for a shape that is not fixed, the least height and width.
-        outputs: names of the outputs.
-        difference: the largest difference between the file's outputs and PyTorch's, relative to the largest output.
-        notes: what is not as one might expect, and why.
-    """
+    """What was written."""
 
     path: Path
-    shape: tuple[int | None, ...]
-    smallest: int | None
-    outputs: tuple[str, ...]
-    difference: float
-    notes: tuple[str, ...]
+    shape: tuple[int | None, ...]  # of the input; None for batch, height and width that may be anything
+    smallest: int | None  # height and width, of a shape that is not fixed
+    outputs: tuple[str, ...]  # their names
+    difference: float  # the largest from PyTorch's outputs, relative to the largest output
+    notes: tuple[str, ...]  # what is not as one might expect, and why
 
     @property
     def dynamic(self) -> bool:
@@ -67,11 +55,9 @@ class Exported:
 
     def __str__(self) -> str:
         sizes = [name if n is None else str(n) for name, n in zip(_AXES, self.shape, strict=True)]
-        smallest = "" if self.smallest is None else f", height and width from {self.smallest}"
-        return (
-            f"{self.path}: image ({', '.join(sizes)}){smallest} -> {', '.join(self.outputs)}; "
-            f"differs from PyTorch by {self.difference:.1e} at most"
-        )
+        image = f"({', '.join(sizes)})" + (f", height and width from {self.smallest}" if self.smallest else "")
+        difference = f"differs from PyTorch by {self.difference:.1e} at most"
+        return f"{self.path}: image {image} -> {', '.join(self.outputs)}; {difference}"
 
 
 def export(
@@ -100,13 +86,10 @@ def export(
         levels: also give the scores of every level, for a network that has levels.
         normalize: put the input normalization of the network's :class:`~scalespaces.models.Card` into the graph.
 
-    Returns:
-        What was written. The file's outputs are called ``output`` for a single tensor, ``level_0`` and so on for
-        levels, keys and numbers for nests. Its metadata holds the card (``scalespaces`` in ONNX, the extra file
-        ``scalespaces.json`` in a ``.pt2``).
+    The file's outputs are called ``output`` for a single tensor, ``level_0`` and so on for levels, keys and numbers for
+    nests. Its metadata holds the card (``scalespaces`` in ONNX, the extra file ``scalespaces.json`` in a ``.pt2``).
     """
-    path = check_format(path)
-    model = uncompiled(model)
+    path, model = check_format(path), uncompiled(model)
     card = Card.of(model)
     if normalize and not card.mean:
         raise ValueError("the network has no normalization to put into the graph; give it a Card with mean and std")
@@ -118,11 +101,13 @@ def export(
     usual = (224, 224) if name is None else entry(name).input_shape[1:]
     height, width = (check_integer("size", n, 1) for n in size or usual)
     fixed = (check_integer("batch", batch, 1), first_channels(model), height, width)
+    # Traced with two samples of the last level after strides of 32: torch takes sizes of one for constants.
+    side = 64 * 2 ** (model.lift.num_levels + model.lift.first_level - 1 if isinstance(model, ScaleNetwork) else 0)
     reason = None if static else _why_static(model)
     with torch.no_grad(), _quiet():
         if not static and reason is None:
             try:
-                return job.dynamic(fixed[1], _traced_side(model), [fixed] if size else [])
+                return job.dynamic(fixed[1], side, [fixed] if size else [])
             except (OSError, ImportError):
                 raise
             except Exception as error:
@@ -130,7 +115,8 @@ def export(
         if reason is not None:
             job.notes.append(f"batch, height and width are fixed at {batch}, {height} and {width}: {reason}")
         try:
-            return job.static(fixed)
+            program = torch.export.export(graph, (job.image(fixed),), strict=False)
+            return job.write(program, fixed, None, [fixed])
         except (ValueError, OSError, ImportError):
             raise
         except Exception as error:
@@ -157,11 +143,6 @@ def _why_static(model: nn.Module) -> str | None:
     return None if list(lift.plan.steps) == steps else f"they are free in pyramid sampling, and this is {lift.sampling}"
 
 
-def _traced_side(model: nn.Module) -> int:
-    """A side at which the last level has two samples after strides of 32: torch takes sizes of one for constants."""
-    return 64 * 2 ** (model.lift.num_levels + model.lift.first_level - 1 if isinstance(model, ScaleNetwork) else 0)
-
-
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
@@ -169,10 +150,9 @@ def _first_line(error: Exception) -> str:
 class _Graph(nn.Module):
     """What is exported: the normalization, the network, and a tensor or tensors with names."""
 
-    def __init__(self, model: nn.Module, card: Card, levels: bool) -> None:
+    def __init__(self, model: Any, card: Card, levels: bool) -> None:
         super().__init__()
-        self.model: Any = model
-        self.card, self.levels = card, levels
+        self.model, self.card, self.levels = model, card, levels
         self.eval().cpu()
 
     def forward(self, image: Tensor) -> Tensor | dict[str, Tensor]:
@@ -214,7 +194,8 @@ class _Job:
         if path.suffix == ".onnx":
             if self.dtype != torch.float32:
                 self.notes.append(f"onnxruntime convolves in float32: exported in that instead of {self.dtype}")
-                self.graph, self.dtype = graph.float(), torch.float32
+                graph.float()
+                self.dtype = torch.float32
             if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
                 raise ValueError("an ONNX file of one piece ends at 2 GB, and this network is larger; export .pt2")
 
@@ -227,14 +208,10 @@ class _Job:
         shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
         return self.write(program, (None, channels, None, None), n, shapes)
 
-    def static(self, shape: tuple[int, ...]) -> Exported:
-        program = torch.export.export(self.graph, (self.image(shape),), strict=False)
-        return self.write(program, shape, None, [shape])
-
     def write(
         self, program: ExportedProgram, shape: tuple[int | None, ...], smallest: int | None, shapes: Sequence[Any]
     ) -> Exported:
-        """Write the file, and put it in place if it computes what PyTorch does for those shapes."""
+        """Write the file, and put it in place if it computes what PyTorch does for images of those shapes."""
         outputs = tuple(_named(self.graph(self.image(shapes[0]))))
         description = json.dumps(self.description | {"smallest": smallest})
         with replacing(self.path) as draft:
@@ -246,16 +223,14 @@ class _Job:
                 run = torch.export.load(draft).module()
             differences = torch.tensor([self.difference(run, shape) for shape in shapes])
             if not bool((differences <= TOLERANCE).all()):
-                raise ValueError(
-                    f"what was exported differs from PyTorch by {differences.max():.1e} of the largest output, more "
-                    f"than {TOLERANCE:g}; nothing was written"
-                )
+                amount = f"by {differences.max():.1e} of the largest output, more than {TOLERANCE:g}"
+                raise ValueError(f"what was exported differs from PyTorch {amount}; nothing was written")
         return Exported(self.path, shape, smallest, outputs, float(differences.max()), tuple(self.notes))
 
     def image(self, shape: Sequence[int]) -> Tensor:
         return torch.rand(*shape, dtype=self.dtype, generator=torch.Generator().manual_seed(0))
 
-    def difference(self, run: Run, shape: Sequence[int]) -> float:
+    def difference(self, run: Callable[[Tensor], Any], shape: Sequence[int]) -> float:
         """How far the outputs are from PyTorch's, relative to the largest where that is above one."""
         image = self.image(shape)
         expected, found = _named(self.graph(image)), _named(run(image))
@@ -264,7 +239,7 @@ class _Job:
         pairs = [(expected[name].double(), found[name].double()) for name in expected]
         return float(torch.stack([(a - b).abs().max() / a.abs().max().clip(min=1) for a, b in pairs]).max())
 
-    def smallest(self, run: Run, channels: int, side: int) -> int:
+    def smallest(self, run: Callable[[Tensor], Any], channels: int, side: int) -> int:
         """The least side of square images that the program takes; it takes those of ``side``."""
 
         def fits(n: int) -> bool:
@@ -276,21 +251,10 @@ class _Job:
         return 1 + bisect.bisect_left(range(1, side), True, key=fits)
 
 
-# --- ONNX ------------------------------------------------------------------------------------------------------------
-
-
 def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:
-    onnx: Any = require("onnx", "export")
-    table: Any = {torch.ops.aten.remainder.Scalar: _remainder}
-    converted: Any = torch.onnx.export(
-        program,
-        dynamo=True,
-        verbose=False,
-        input_names=["image"],
-        output_names=list(outputs),
-        opset_version=OPSET,
-        custom_translation_table=table,
-    )
+    names: dict[str, Any] = {"input_names": ["image"], "output_names": list(outputs)}
+    options: dict[str, Any] = {"custom_translation_table": {torch.ops.aten.remainder.Scalar: _remainder}}
+    converted: Any = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET, **names, **options)
     proto = converted.model_proto
     (image,) = (node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
     symbols = {str(n): axis for n, axis in zip(image.meta["val"].shape, _AXES, strict=True) if not isinstance(n, int)}
@@ -299,22 +263,19 @@ def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], de
             if dim.dim_param:
                 dim.dim_param = re.sub(r"\w+", lambda found: symbols.get(found[0], found[0]), dim.dim_param)
     proto.metadata_props.add(key="scalespaces", value=description)
-    onnx.checker.check_model(proto, full_check=True)
+    require("onnx", "export").checker.check_model(proto, full_check=True)
     path.write_bytes(proto.SerializeToString())
 
 
-def _read_onnx(path: Path) -> Run:
+def _read_onnx(path: Path) -> Callable[[Tensor], Any]:
     runtime: Any = require("onnxruntime", "export")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-
-    def run(image: Tensor) -> dict[str, Tensor]:
-        found = session.run(None, {"image": image.numpy()})
-        return dict(zip(names, map(torch.from_numpy, found), strict=True))
-
-    return run
+    return lambda image: dict(
+        zip(names, map(torch.from_numpy, session.run(names, {"image": image.numpy()})), strict=True)
+    )
 
 
 def _remainder(self: Any, other: Any) -> Any:

@@ -1,7 +1,5 @@
 """Networks in files: safetensors with a description of the network they hold."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -17,9 +15,8 @@ from torch.overrides import TorchFunctionMode
 from scalespaces._extras import require
 from scalespaces._files import replacing
 from scalespaces._torch import uncompiled
-from scalespaces.models._card import Card
 from scalespaces.models._convert import Converted, convert
-from scalespaces.models._network import ScaleNetwork
+from scalespaces.models._network import Card, ScaleNetwork
 from scalespaces.models._registry import create_model
 from scalespaces.nn import Lift
 from scalespaces.nn._lift import ARGUMENTS
@@ -33,6 +30,7 @@ _FINEST = 2.0**6  # samples of the finest level for each of the image's, along a
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 _DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
+_KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
 Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type, as safetensors calls it, of every tensor in a file."""
@@ -72,8 +70,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         raise ValueError(f"the arguments of a network are plain values that JSON can hold, got {config}") from error
     state = {name: _dense(name, tensor) for name, tensor in model.state_dict().items()}
     if not isinstance(model, Converted):
-        kinds = {dtype: kind for kind, dtype in _DTYPES.items()}
-        tensors = {name: (tuple(tensor.shape), kinds[tensor.dtype]) for name, tensor in state.items()}
+        tensors = {name: (tuple(tensor.shape), _KINDS[tensor.dtype]) for name, tensor in state.items()}
         _compare(tensors, _skeleton(config), "the network differs from what its config builds")
     with replacing(path) as draft:
         require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text})
@@ -81,11 +78,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 def _dense(name: str, tensor: Any) -> Tensor:
     """The tensor as safetensors takes it: in memory of its own, on the CPU."""
-    if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
-        what = f"a tensor on {tensor.device}, {tensor.layout}" if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise ValueError(f"a file holds dense tensors with values, got {what} for {name!r}")
-    if tensor.dtype not in _DTYPES.values():
-        raise ValueError(f"a file holds floating-point and integer tensors, got {tensor.dtype} for {name!r}")
+    given = [str(getattr(tensor, key, type(tensor).__name__)) for key in ("dtype", "layout", "device")]
+    if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in _KINDS:
+        raise ValueError(f"a file holds dense tensors of real numbers, got {', '.join(given)} for {name!r}")
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -123,15 +118,14 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
             tensors = {key: (tuple(item.get_shape()), item.get_dtype()) for key, item in slices.items()}
             document = _describe(file.metadata() or {})
             network = _rebuild(document, tensors, model)
-            card = Card.from_json(document.get("card", {}))
-            card.check(network.config)
+            network.card = Card.from_json(document.get("card", {}))
+            network.card.check(network.config)
             _set_dtypes(network, tensors)
             network.load_state_dict({key: file.get_tensor(key) for key in tensors})
     except safetensors.SafetensorError as error:
         raise ValueError(f"{str(path)!r} is no safetensors file, or a damaged one: {error}") from error
     except ValueError as error:
         raise ValueError(f"cannot load {str(path)!r}: {error}") from error
-    network.card = card
     return network.to(device).eval()
 
 
@@ -151,10 +145,8 @@ def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
     """The file's description of its network, as far as it can be checked without building it."""
     text = metadata.get(_KEY)
     if text is None:
-        raise ValueError(
-            "it does not say which network it holds, so scalespaces did not write it; read its tensors with "
-            "safetensors.torch.load_file, and give them to load_state_dict"
-        )
+        remedy = "read its tensors with safetensors.torch.load_file, and give them to load_state_dict"
+        raise ValueError(f"it does not name its network, so scalespaces did not write it; {remedy}")
     if len(text) > _MOST_METADATA:
         raise ValueError(f"its description may have {_MOST_METADATA} characters, and has {len(text)}")
     try:
@@ -164,11 +156,9 @@ def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError(f"its description is a {type(document).__name__}, not an object")
     version, written_by = document.get("format"), document.get("version")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"its format is a number from 1 on, got {version!r:.80}")
-    if version != FORMAT:
-        remedy = "upgrade to read it" if version > FORMAT else "this version does not read it"
-        raise ValueError(f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}; {remedy}")
+    if type(version) is not int or version != FORMAT:
+        which = f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}"
+        raise ValueError(f"{which}, and this version reads format {FORMAT}; upgrade if the file is newer")
     if sum(isinstance(document.get(key), dict) for key in ("network", "conversion")) != 1:
         raise ValueError("its description has neither or both of a network and a conversion")
     return document
@@ -178,14 +168,15 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
     """The network, once the file is known to hold exactly its tensors."""
     converted = isinstance(document.get("conversion"), dict)
     config = document["conversion" if converted else "network"]
-    _check_sizes(config, tensors)
+    lift = _lift_of(config)
+    _check_sizes(config, lift, tensors)
     if converted:
         if model is None:
             raise ValueError(
                 f"it holds a conversion of a {document.get('converted')!r:.80}; give that model: "
                 "load(path, model=...), or --model MODULE:FUNCTION on the command line"
             )
-        _check_reach(config, _lift_of(config).get("num_levels", 4))
+        _check_reach(lift, lift.get("num_levels", 4))
         network = _attempt(lambda: convert(model, **config))
         _compare(tensors, network, "its tensors are not those of the model, converted")
         return network
@@ -193,7 +184,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
         raise ValueError(f"it holds all of {config.get('name')!r:.80}; leave out the model")
     skeleton = _attempt(lambda: _skeleton(config))
     _compare(tensors, skeleton, f"its tensors are not those of {config['name']!r}")
-    _check_reach(config, skeleton.lift.num_levels)
+    _check_reach(lift, skeleton.lift.num_levels)
     with torch.random.fork_rng(devices=[]):
         return _attempt(lambda: create_model(**config))
 
@@ -241,16 +232,14 @@ def _lift_of(config: dict[str, Any]) -> dict[str, Any]:
     return lift
 
 
-def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
+def _check_sizes(config: dict[str, Any], lift: dict[str, Any], tensors: Tensors) -> None:
     """Refuse numbers larger, and lists longer, than the tensors call for: a file that lies must cost little."""
-    most = max([_MOST_LEVELS, len(tensors), *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
-    lift = _lift_of(config)
+    longest = max(_MOST_LEVELS, len(tensors))
+    most = max([longest, *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
     for name, value in [*config.items(), *lift.items()]:
-        if value is lift:
-            continue
         limit = _MOST_LEVELS if name in ("num_levels", "first_level") else most
-        items = _leaves(value)
-        if len(items) > max(_MOST_LEVELS, len(tensors)):
+        items = [] if value is lift else _leaves(value)
+        if len(items) > longest:
             raise ValueError(f"{name} is too long for a file of {len(tensors)} tensors")
         for item in items:
             if isinstance(item, float) and not math.isfinite(item):
@@ -266,20 +255,15 @@ def _leaves(value: Any, depth: int = 3) -> list[Any]:
     return [leaf for item in value for leaf in _leaves(item, depth - 1)] if isinstance(value, list) else [value]
 
 
-def _check_reach(config: dict[str, Any], num_levels: int) -> None:
+def _check_reach(lift: dict[str, Any], num_levels: int) -> None:
     """Refuse a lift whose last kernel is too wide to be computed; a larger truncation counts as wider."""
-    lift = _lift_of(config)
     matrix = isinstance(lift.get("base"), list)
     try:
         base = float(np.linalg.norm(lift["base"])) if matrix else float(lift.get("base", 2.0))
         sigma = math.sqrt(lift.get("zero_scale", 0.25)) * base ** (num_levels - 1)
         sigma *= max(lift.get("truncation", 4.0), 4.0) / 4
-        sigma = math.inf if base ** -lift.get("first_level", 0) > _FINEST else sigma
+        fine = base ** -lift.get("first_level", 0) > _FINEST
     except (TypeError, ValueError, OverflowError):
-        sigma = math.inf
-    if not sigma <= _FARTHEST[matrix]:
-        raise ValueError(
-            f"{num_levels!r:.40} levels of base {lift.get('base')!r:.80} from {lift.get('first_level')!r:.40} on, "
-            f"zero-scale {lift.get('zero_scale')!r:.40} and truncation {lift.get('truncation')!r:.40}: they blur too "
-            "far, or are too fine, to be computed"
-        )
+        fine, sigma = True, math.inf
+    if fine or not sigma <= _FARTHEST[matrix]:
+        raise ValueError(f"{num_levels!r:.40} levels blur too far, or are too fine, to be computed: {lift!r:.200}")

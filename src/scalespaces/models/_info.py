@@ -11,19 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces._tables import text_table
+from scalespaces.models._blocks import size_label
 from scalespaces.models._network import NamedNetwork
 from scalespaces.space import ScaleSpace
 
 _COSTS = ("parameters", "multiply_adds", "activations_mib")
-_LABELS = {
-    "Lift": "lift",
-    "ScaleAvgPool": "average pooling",
-    "ScalePool": "scale-pool",
-    "GlobalPool": "global average pooling",
-    "P4Pool": "group pool",
-    "P4MPool": "group pool",
-    "Linear": "linear",
-}
+_LABELS = {"Lift": "lift", "ScaleAvgPool": "average pooling", "ScalePool": "scale-pool", "Linear": "linear"}
+_LABELS |= {"GlobalPool": "global average pooling", "P4Pool": "group pool", "P4MPool": "group pool"}
 
 
 @dataclass(frozen=True)
@@ -38,17 +32,13 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The rows of a network's table, and their sums for one image."""
+class Summary(Layer):
+    """The rows of a network's table; its own numbers are their sums, for one image."""
 
     layers: tuple[Layer, ...]
-    parameters: int
-    multiply_adds: int
-    activations_mib: float
 
     @property
     def total(self) -> dict[str, float]:
-        """The three sums."""
         return {name: getattr(self, name) for name in _COSTS}
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +61,7 @@ class Summary:
         return "\n".join([lines[0], rule, *lines[1:end], rule, *lines[end:]])
 
 
-def _costs(x: Layer | Summary) -> tuple[str, str, str]:
+def _costs(x: Layer) -> tuple[str, str, str]:
     return f"{x.parameters:,}", f"{x.multiply_adds:,}", f"{x.activations_mib:,.1f}"
 
 
@@ -95,8 +85,9 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
     if len(input_shape) != 3 or min(input_shape) < 1:
         raise ValueError(f"an input has channels, height and width, got {tuple(input_shape)}")
     model = copy.deepcopy(model).to("meta").eval()
-    dtype = next(model.parameters()).dtype
-    counter, layers, seen = FlopCounterMode(display=False), list[Layer](), list[Tensor]()
+    image = torch.zeros(1, *input_shape, device="meta", dtype=next(model.parameters()).dtype)
+    counter, layers = FlopCounterMode(display=False), list[Layer]()
+    seen: list[Tensor] = [image]  # level 0 of the lift is the image itself
     started: dict[str, int] = {}
 
     def start(*_: Any) -> None:
@@ -110,30 +101,25 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
         memory = sum(tensor.numel() * tensor.element_size() for tensor in seen[started["seen"] :])
         parameters = sum(p.numel() for p in module.parameters())
         multiply_adds = (counter.get_total_flops() - started["flops"]) // 2
-        layers.append(Layer(_label(module), _shape(output), parameters, multiply_adds, memory / 2**20))
+        levels, first = (output.num_levels, output.level(0)) if isinstance(output, ScaleSpace) else (1, output)
+        shape = (levels, *first.shape[2:], first.shape[1])
+        layers.append(Layer(_label(module), shape, parameters, multiply_adds, memory / 2**20))
 
-    for row in model.rows():
+    children = [list(child) if isinstance(child, nn.ModuleList) else [child] for child in model.children()]
+    for row in (row for rows in children for row in rows if not isinstance(row, nn.Identity)):
         row.register_forward_pre_hook(start)
         for module in row.modules():
             module.register_forward_hook(keep)
         row.register_forward_hook(finish)
-    image = torch.zeros(1, *input_shape, device="meta", dtype=dtype)
-    seen.append(image)  # level 0 of the lift is the image itself
     with counter, torch.no_grad():
         model(image)
     sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _COSTS}
-    return Summary(tuple(layers), **sums)
+    return Summary("total", layers[-1].shape, **sums, layers=tuple(layers))
 
 
 def _label(module: Any) -> str:
     """The name of a module in the paper's tables, or the name of its class."""
     name = type(module).__name__
     if name.endswith("Conv2d"):
-        return f"corr[{','.join(map(str, module.kernel_size))}]"
+        return f"corr{size_label(module.kernel_size)}"
     return getattr(module, "label", None) or _LABELS.get(name, name)
-
-
-def _shape(output: Tensor | ScaleSpace) -> tuple[int, ...]:
-    levels = output.num_levels if isinstance(output, ScaleSpace) else 1
-    first = output.level(0) if isinstance(output, ScaleSpace) else output
-    return (levels, *first.shape[2:], first.shape[1])

@@ -1,10 +1,9 @@
-"""The interface of every network with levels, and the base class of those built by name."""
-
-from __future__ import annotations
+"""The interface of every network with levels, its card, and the base class of networks built by name."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from scalespaces.functional import feature_pyramid, resample
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import WINDOWS
-from scalespaces.models._card import Card
 from scalespaces.nn import Lift, ScalePool, checkpoint
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
@@ -22,6 +20,77 @@ from scalespaces.theory._arguments import check_choice, check_integer
 
 class ImageTooSmallError(ValueError):
     """An image is smaller than a network's ``smallest_side``."""
+
+
+@dataclass(frozen=True)
+class Card:
+    r"""The input normalization and the class names of a network, kept as its attribute ``card``.
+
+    .. math:: \hat f_i = (f_i - \mu_i) / \sigma_i
+
+    Args:
+        classes: names of the classes, in the order of the scores; empty when unknown.
+        mean: :math:`\mu_i`, one number per channel; empty without a normalization.
+        std: :math:`\sigma_i`, likewise.
+
+    Example:
+        >>> model = scalespaces.models.create_model("densenet")
+        >>> model.card = Card(classes=["normal", "tumor"], mean=[0.7, 0.5, 0.7], std=[0.2, 0.3, 0.2])
+        >>> Card.of(model).classes
+        ('normal', 'tumor')
+    """
+
+    classes: Sequence[str] = ()
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
+                raise ValueError(f"{name} is a list, got {value!r:.80}")
+        classes, mean, std = tuple(self.classes), tuple(self.mean), tuple(self.std)
+        if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
+            raise ValueError(f"classes are different strings, got {classes!r:.80}")
+        numbers = all(isinstance(n, float | int) and not isinstance(n, bool) and math.isfinite(n) for n in mean + std)
+        if not numbers or len(mean) != len(std) or any(value <= 0 for value in std):
+            rule = "mean and std have one finite number per channel each, and std is above zero"
+            raise ValueError(f"{rule}, got {mean!r:.80} and {std!r:.80}")
+        vars(self).update(classes=classes, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Self:
+        """The card of a network; an empty one when it has none."""
+        card = getattr(model, "card", None)
+        if card is not None and not isinstance(card, cls):
+            raise TypeError(f"model.card is a Card, got {type(card).__name__}")
+        return card or cls()
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The card that :meth:`to_json` wrote."""
+        if not isinstance(value, dict) or not value.keys() <= {"classes", "mean", "std"}:
+            raise ValueError(f"a card has classes, mean and std, got {value!r:.80}")
+        return cls(**value)
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Plain lists."""
+        return {name: list(value) for name, value in vars(self).items()}
+
+    def normalize(self, image: Tensor) -> Tensor:
+        """The normalized image, of shape ``(..., C, H, W)``; the image itself without a mean."""
+        if not self.mean:
+            return image
+        if image.ndim < 3 or image.shape[-3] != len(self.mean):
+            raise ValueError(f"images are (..., {len(self.mean)}, height, width), got shape {tuple(image.shape)}")
+        mean, std = (torch.tensor(v, dtype=image.dtype, device=image.device) for v in (self.mean, self.std))
+        return (image - mean[:, None, None]) / std[:, None, None]
+
+    def check(self, config: dict[str, Any]) -> None:
+        """Raise an error unless the network with this config has as many classes and channels as the card."""
+        for name, key in (("classes", "num_classes"), ("mean", "in_channels")):
+            given, expected = len(getattr(self, name)), config.get(key)
+            if given and expected is not None and given != expected:
+                raise ValueError(f"the card has {given} {name}, and the network {key}={expected}; they must agree")
 
 
 class ScaleNetwork(nn.Module):
@@ -82,17 +151,11 @@ class ScaleNetwork(nn.Module):
 
 
 class NamedNetwork(ScaleNetwork):
-    r"""The base of networks built by name. Subclasses define :meth:`body`, :meth:`head`, :meth:`pool`, :meth:`rows`.
+    r"""The base of networks built by name. Subclasses define :meth:`body` and :meth:`head`, and some :meth:`pool`.
 
-    Args:
-        in_channels: channels of the image.
-        layout: the number of levels :math:`k` of each layer's filters, in order, and None for each 2 x 2 pooling.
-        lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of its arguments; one level when left
-            out. Its ``num_levels`` are the levels that come *out*: with ``scale_padding="valid"`` the network lifts
-            to :math:`\sum (k - 1)` more, which its filters use up.
-        scale_padding: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
-        window: windows of the poolings, ``"dilated"`` or ``"plain"`` (the paper's).
-        scale_pool: how levels are combined, one of :func:`~scalespaces.functional.scale_pool`'s modes.
+    ``layout`` has the number of levels :math:`k` of each layer's filters, in order, and None for each 2 x 2 pooling.
+    The lift's ``num_levels`` are the levels that come *out*: with ``scale_padding="valid"`` the network lifts to
+    :math:`\sum (k - 1)` more, which its filters use up. Other arguments are as in :class:`ResNet`.
     """
 
     recompute: bool = False
@@ -129,7 +192,7 @@ class NamedNetwork(ScaleNetwork):
 
     @property
     def smallest_side(self) -> int:
-        """How many pixels an image needs along each side, so that every pooling finds a window at its last level."""
+        """Enough pixels for every pooling to find a window at its last level."""
         plan, side, zero = self.lift.plan, 1, -self.lift.first_level
         if not isinstance(plan.base, float):
             return 1  # the poolings raise their own errors
@@ -145,10 +208,6 @@ class NamedNetwork(ScaleNetwork):
             side = max(side, samples)
         return side
 
-    def rows(self) -> list[nn.Module]:
-        """The modules that make up the rows of the paper's table, in their order."""
-        raise NotImplementedError
-
     def body(self, levels: ScaleSpace) -> ScaleSpace:
         """From the lifted image to features."""
         raise NotImplementedError
@@ -158,8 +217,8 @@ class NamedNetwork(ScaleNetwork):
         raise NotImplementedError
 
     def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """From features to the answer for an image of that size; levels are combined where the paper does it."""
-        raise NotImplementedError
+        """From features to the answer for an image of that size: here the levels' scores are combined."""
+        return self.scale_pool(on_image(self.head(features), size))
 
     def through(self, block: nn.Module, *inputs: ScaleSpace) -> ScaleSpace:
         """Apply a block, with or without ``recompute``."""
@@ -167,11 +226,9 @@ class NamedNetwork(ScaleNetwork):
 
     def features(self, image: Tensor) -> ScaleSpace:
         if image.ndim != 4 or image.shape[1] != self.in_channels:
+            expected, shape = f"(B, {self.in_channels}, height, width)", tuple(image.shape)
             remedy = "add a batch axis with image[None]" if image.ndim == 3 else "build it with in_channels for others"
-            raise ValueError(
-                f"the network takes images (B, {self.in_channels}, height, width), got shape {tuple(image.shape)}; "
-                f"{remedy}"
-            )
+            raise ValueError(f"the network takes images {expected}, got shape {shape}; {remedy}")
         # A symbolic size (torch.export) is left to the poolings.
         if any(isinstance(n, int) and n < self.smallest_side for n in image.shape[2:]):
             raise ImageTooSmallError(
@@ -195,9 +252,9 @@ class NamedNetwork(ScaleNetwork):
         return self.combine(features, image.shape[2:]), self.head(features)
 
     def combine(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
-        """From features to the answer for an image of that size: the one place where levels are combined."""
+        """From features to the answer for an image of that size, where the paper combines levels."""
         if self.scale_pool.mode == "probabilities":  # features have none
-            return self.scale_pool(on_image(self.head(features), size))
+            return NamedNetwork.pool(self, features, size)
         return self.pool(features, size)
 
 

@@ -1,18 +1,22 @@
-"""Networks by name."""
+"""Networks by name, and models by the function that makes them."""
 
-from __future__ import annotations
-
-import difflib
+import ast
+import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import os
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Any
+
+from torch import nn
 
 from scalespaces.models._network import NamedNetwork, plain
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.nn._lift import PAPER, as_lift
-from scalespaces.theory._arguments import check_choice
+from scalespaces.theory._arguments import check_choice, did_you_mean
 
 PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER, "window": "plain"}}
 """The arguments that each preset changes."""
@@ -22,8 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER
 class Entry:
     """A registered network; see :func:`register_model`."""
 
-    name: str
-    build: Callable[..., NamedNetwork]
+    build: type[NamedNetwork]
     about: str
     settings: Mapping[str, Any]
     input_shape: tuple[int, int, int]
@@ -41,7 +44,7 @@ _ENTRIES: dict[str, Entry] = {}
 
 def register_model(
     name: str,
-    build: Callable[..., NamedNetwork],
+    build: type[NamedNetwork],
     about: str,
     settings: Mapping[str, Any] | None = None,
     *,
@@ -62,10 +65,9 @@ def register_model(
         raise ValueError(f"there is a model called {name!r} already; choose another name")
     if not (isinstance(build, type) and issubclass(build, NamedNetwork)):
         raise TypeError(f"a registered network is a subclass of DenseNet, ResNet or ConvNet, got {build!r}")
-    _refuse_unknown(
-        f"{build.__name__} takes no setting", settings or {}, inspect.signature(build).parameters, TypeError
-    )
-    _ENTRIES[name] = Entry(name, build, about, settings or {}, input_shape, baseline)
+    new = Entry(build, about, settings or {}, input_shape, baseline)
+    _refuse_unknown(f"{build.__name__} takes no setting", new.settings, inspect.signature(build).parameters, TypeError)
+    _ENTRIES[name] = new
 
 
 def entry(name: str) -> Entry:
@@ -100,9 +102,8 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
     """
     found, chosen = entry(name), PRESETS[check_choice("preset", preset, PRESETS)]
     defaults = found.arguments
-    for key in arguments:
-        if key in LIFT_ARGUMENTS and key not in defaults:
-            raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
+    for key in [key for key in arguments if key in LIFT_ARGUMENTS and key not in defaults]:
+        raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
     _refuse_unknown(f"{name} takes no argument", arguments, defaults, TypeError)
     own = as_lift(defaults.get("lift"), {"num_levels": 1}).config | chosen.get("lift", {})
     merged = plain(defaults | chosen | arguments | {"lift": as_lift(arguments.get("lift"), own).config})
@@ -125,6 +126,44 @@ def _refuse_unknown(complaint: str, names: Iterable[str], known: Iterable[str], 
     known = tuple(known)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"; did you mean {near[0]!r}? There are" if near else "; there are"
-            raise error(f"{complaint} {name!r}{hint} {', '.join(known)}")
+            raise error(f"{complaint} {name!r}{did_you_mean(name, known)} (there are {', '.join(known)})")
+
+
+def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+    """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes.
+
+    The module may be a file in the current directory. Plain arguments may follow the function, as in
+    ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
+    """
+    place, given = _split(place)
+    given |= arguments or {}
+    module, _, name = place.partition(":")
+    here = os.getcwd()  # where modules are found as well, as ``python -m`` does
+    sys.path.insert(0, here)
+    try:
+        model = attrgetter(name)(importlib.import_module(module))(**given)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        takes = "the arguments " + ", ".join(given) if given else "no arguments"
+        raise ValueError(
+            f"a model is named by a function of {takes}, MODULE:FUNCTION, got {place!r}: {error}"
+        ) from error
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a model is named by what makes an nn.Module, got {place!r}, a {type(model).__name__}")
+    return model
+
+
+def _split(place: str) -> tuple[str, dict[str, Any]]:
+    """The function's name, and the plain values in its parentheses."""
+    name, opened, rest = place.partition("(")
+    if not opened:
+        return place, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("arguments need names, as in (num_classes=3)")
+        return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r}: {error}") from error

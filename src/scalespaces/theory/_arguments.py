@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TypeVar
 
@@ -43,3 +44,9 @@ def check_choice(name: str, value: Choice, choices: Iterable[str]) -> Choice:
     if value not in choices:
         raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
     return value
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """End an error about an unknown name with the closest known one, if any is close."""
+    close = get_close_matches(str(name), list(known), 1, 0.4)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -7,13 +7,12 @@ standard deviation; for :class:`Alpha` it is the multiplier in the exponent.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from scalespaces.theory._arguments import Array, check_integer, check_real
+from scalespaces.theory._arguments import Array, check_integer, check_real, did_you_mean
 
 _ALPHA_REACH = 4096  # the cost of the quadrature grows with the square of the number of taps
 _FEW = 2**16  # factors of the binomial's central coefficient that are multiplied one by one
@@ -252,6 +251,6 @@ def get_kernel(kernel: str | Kernel) -> Kernel:
     if isinstance(kernel, Kernel):
         return kernel
     if not isinstance(kernel, str) or kernel not in KERNELS:
-        near = get_close_matches(str(kernel), KERNELS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"kernel must be a Kernel or one of {list(KERNELS)}, got {kernel!r}; did you mean {near!r}?")
+        hint = did_you_mean(kernel, KERNELS)
+        raise ValueError(f"kernel must be a Kernel or one of {list(KERNELS)}, got {kernel!r}{hint}")
     return KERNELS[kernel]

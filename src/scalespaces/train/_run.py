@@ -27,7 +27,7 @@ from scalespaces._files import prepare, write_json
 from scalespaces.data import to_unit
 from scalespaces.models import Card, ConversionError, convert, create_model, load
 from scalespaces.models._network import NamedNetwork
-from scalespaces.models._source import build
+from scalespaces.models._registry import build
 from scalespaces.nn import synchronize
 from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better

@@ -1,0 +1,246 @@
+"""The paper's networks: DenseNets for classification, ResNets for segmentation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scalespaces.models._blocks import DenseBlock, LongSkip, ResidualBlock, Transition, Upsample, initialize
+from scalespaces.models._network import NamedNetwork, per_place, strongest_level
+from scalespaces.models._registry import register_model
+from scalespaces.nn import GlobalPool, Lift, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScaleAvgPool, ScaleConv2d
+from scalespaces.semigroups._p4 import Group
+from scalespaces.space import ScaleSpace
+from scalespaces.theory._arguments import check_choice, check_integer
+
+_FIELDS = {"p4": (P4Conv2d, P4Pool), "p4m": (P4MConv2d, P4MPool)}  # how they are made, and averaged
+_WIDTHS = (1, 2, 4, 4, 8, 8, 8, 8, 8)  # of the blocks, in units of N; a pooling wherever they grow
+_POOLED = tuple(n for n in range(1, len(_WIDTHS)) if _WIDTHS[n] > _WIDTHS[n - 1])
+_DEEP = (True, True, False, True, False, False, False, True, True)  # the blocks with filters of k levels
+
+
+class DenseNet(NamedNetwork):
+    r"""The supplement's "A DenseNet": classification, for PCam's images of 96 x 96.
+
+    ======================  =====================
+    layer                   shape
+    ======================  =====================
+    dense_12[1,3,3] x 3     [S, 96, 96, 39]
+    transition[k,3,3]       [S, 48, 48, 19]
+    dense_24[1,3,3] x 3     [S, 48, 48, 94]
+    transition[k,3,3]       [S, 24, 24, 47]
+    dense_48[1,3,3] x 3     [S, 24, 24, 213]
+    global average pooling  [1, 1, 213]
+    linear layer            [1, 1, 2]
+    ======================  =====================
+
+    The widths follow from long skip connections: the input of a dense block is the output of the transition and the
+    average-pooled input of the block before, :math:`19 + 3 = 22` and :math:`47 + 22 = 69` channels. S-DenseNet has
+    :math:`k = 3, S = 4`, the baseline :math:`k = 1, S = 1`: a space of one level is the image itself.
+
+    With a ``group`` all channels are *fields* on the symmetries of the square. One more correlation in front, 3 x 3,
+    makes as many fields as the image has channels, and the last fields are averaged over the group. Outputs are then
+    invariant under the symmetries, to machine precision, for images whose sides are divisible by :math:`2^P` with
+    :math:`P` transitions (4 here), so that no 2 x 2 pooling drops a row.
+
+    Args:
+        growth: channels of each layer of a dense block, one number per block.
+        num_layers: layers of a dense block.
+        filter_levels: the number k of transitions; or one number for each of dense, transition, dense, ...
+        group: ``"p4"`` or ``"p4m"`` for the symmetries of the square.
+        num_classes, in_channels, lift, scale_padding, window, scale_pool, init: as in :class:`ResNet`.
+
+    Example:
+        >>> model = DenseNet(lift={"num_levels": 4}, filter_levels=3)
+        >>> model(torch.zeros(1, 3, 96, 96)).shape
+        torch.Size([1, 2])
+        >>> model.features(torch.zeros(1, 3, 96, 96))
+        ScaleSpace(4 levels, base 2, torch.float32, cpu)
+          level 0: (1, 213, 24, 24), step 1, origin 0.375 0.375
+          level 1: (1, 213, 12, 12), step 2, origin 0.75 0.75
+          level 2: (1, 213, 6, 6), step 4, origin 1.5 1.5
+          level 3: (1, 213, 3, 3), step 8, origin 3 3
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 2,
+        in_channels: int = 3,
+        growth: Sequence[int] = (12, 24, 48),
+        num_layers: int = 3,
+        lift: Lift | Mapping[str, Any] | None = None,
+        filter_levels: int | Sequence[int] = 1,
+        scale_padding: str = "zeros",
+        window: str = "dilated",
+        scale_pool: str = "mean",
+        group: Group | None = None,
+        init: str = "paper",
+    ) -> None:
+        if not growth:
+            raise ValueError("growth has one number for each dense block, got none")
+        places = [bool(n % 2) for n in range(2 * len(growth) - 1)]  # dense, transition, dense, ...
+        deep = per_place(filter_levels, places)
+        layout: list[int | None] = []
+        for k, transition in zip(deep, places, strict=True):
+            layout += [1, None, k] if transition else [k] * check_integer("num_layers", num_layers, 1)
+        super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
+        check_integer("num_classes", num_classes, 1)
+        self.stem, self.group_pool = nn.Identity(), nn.Identity()
+        if group is not None:
+            conv, pool = _FIELDS[check_choice("group", group, _FIELDS)]
+            self.stem = conv(in_channels, in_channels, (1, 3, 3), bias=False, lifting=True)
+            self.group_pool = pool("mean")
+        self.blocks, self.transitions, self.skips = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        channels = in_channels
+        for width, k, above in zip(growth, deep[::2], [*deep[1::2], None], strict=True):
+            block = DenseBlock(channels, width, (k, 3, 3), num_layers, group, scale_padding)
+            self.blocks.append(block)
+            if above is None:
+                channels = block.out_channels
+                break
+            transition = Transition(block.out_channels, (above, 3, 3), window, group, scale_padding)
+            self.transitions.append(transition)
+            self.skips.append(LongSkip(window))
+            channels += transition.out_channels
+        self.global_pool, self.linear = GlobalPool(), nn.Linear(channels, num_classes)
+        initialize(self, init)
+
+    def body(self, levels: ScaleSpace) -> ScaleSpace:
+        x = self.stem(levels)
+        for block, transition, skip in zip(self.blocks, self.transitions, self.skips, strict=False):
+            x = skip(self.through(transition, self.through(block, x)), x)
+        return self.through(self.blocks[-1], x)
+
+    def head(self, features: ScaleSpace) -> ScaleSpace:
+        return self.global_pool(self.group_pool(features)).map(self.linear)
+
+    def scale_map(self, image: Tensor) -> Tensor:
+        """At every pixel, the number of the level with the highest score there for the predicted class: ``(B, H, W)``.
+
+        A level's own answer is the average of these scores over its samples.
+        """
+        features, size = self.features(image), image.shape[2:]
+        weight, bias = self.linear.weight[:, :, None, None], self.linear.bias
+        maps = self.group_pool(features).map(lambda level: F.conv2d(level, weight, bias))
+        return strongest_level(self.combine(features, size), maps, size)
+
+    def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        return self.linear(self.scale_pool(self.global_pool(self.group_pool(features))))
+
+
+_SCALES = {"lift": {"num_levels": 4}, "filter_levels": 3}
+_SQUARE = {"group": "p4m", "growth": (4, 8, 16), "init": "he"}
+for _name, _settings, _about in (
+    ("densenet", {}, "the paper's baseline for PCam"),
+    ("s_densenet", _SCALES, "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions"),
+    ("p4m_densenet", _SQUARE, "the DenseNet on the symmetries of the square, after Veeling et al. 2018"),
+):
+    _baseline = "densenet" if _settings else None
+    register_model(_name, DenseNet, _about, _settings, input_shape=(3, 96, 96), baseline=_baseline)
+
+
+class ResNet(NamedNetwork):
+    r"""The supplement's "A residual network": segmentation, for Cityscapes.
+
+    =================  ======================
+    layer              shape
+    =================  ======================
+    res[k,3,3]         [S, 992, 992, N]
+    average pooling
+    res[k,3,3]         [S, 496, 496, 2N]
+    average pooling
+    res[1,3,3]         [S, 248, 248, 4N]
+    res[k,3,3]         [S, 248, 248, 4N]
+    average pooling
+    res[1,3,3] x 3     [S, 124, 124, 8N]
+    res[k,3,3]         [S, 124, 124, 8N]
+    no-res[k,3,3]      [S, 124, 124, 8N]
+    scale-pool         [1, 124, 124, 8N]
+    corr[1,1,1]        [1, 124, 124, 19]
+    bilinear upsample  [1, 992, 992, 19]
+    =================  ======================
+
+    The settings :math:`[k, S, N]` are [2, 4, 16] for the S-ResNet with multiscale interaction, [1, 4, 16] without,
+    [1, 1, 16] for the ResNet with matched channels and [1, 1, 18] with matched parameters. The poolings shift the
+    samples; the upsampling undoes the shift, so that scores lie on their pixels, whatever the size.
+
+    Args:
+        num_classes: number of classes.
+        in_channels: channels of the image.
+        width: the number of channels N; at least ``in_channels``, which the first skip connection adds.
+        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
+            out. Its ``num_levels`` is the number of levels S of the output.
+        filter_levels: the number k of the table; or one number for each of the nine blocks.
+        scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
+        window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"`` (the
+            paper's). In a pyramid they are the same.
+        scale_pool: how levels are combined, see :func:`~scalespaces.functional.scale_pool`; the paper's is ``"mean"``.
+        init: ``"paper"`` (filters start as the identity and some noise) or ``"he"``; the classifier is He's.
+
+    Shape:
+        - Input: :math:`(B, C, H, W)`
+        - Output: :math:`(B, classes, H, W)`
+
+    Example:
+        >>> model = ResNet(width=4, lift={"num_levels": 3}, filter_levels=2)
+        >>> model(torch.zeros(1, 3, 47, 64)).shape
+        torch.Size([1, 19, 47, 64])
+        >>> model.scale_map(torch.zeros(1, 3, 47, 64)).shape
+        torch.Size([1, 47, 64])
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 19,
+        in_channels: int = 3,
+        width: int = 16,
+        lift: Lift | Mapping[str, Any] | None = None,
+        filter_levels: int | Sequence[int] = 1,
+        scale_padding: str = "zeros",
+        window: str = "dilated",
+        scale_pool: str = "mean",
+        init: str = "paper",
+    ) -> None:
+        deep = per_place(filter_levels, _DEEP)
+        layout = [entry for n, k in enumerate(deep) for entry in ((None, k) if n in _POOLED else (k,))]
+        super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
+        check_integer("num_classes", num_classes, 1)
+        if check_integer("width", width, 1) < in_channels:
+            rule = "the first block adds the image to its output, so width is at least in_channels"
+            raise ValueError(f"{rule}, got {width} and {in_channels}")
+        widths = [width * factor for factor in _WIDTHS]
+        self.blocks = nn.ModuleList(
+            ResidualBlock(before, after, (k, 3, 3), n < len(deep) - 1, scale_padding)
+            for n, (before, after, k) in enumerate(zip([in_channels, *widths], widths, deep, strict=False))
+        )
+        self.pools = nn.ModuleList(ScaleAvgPool(2, window=window) for _ in _POOLED)
+        initialize(self, init)
+        self.classifier = ScaleConv2d(widths[-1], num_classes, (1, 1, 1))
+        self.upsample = Upsample()
+
+    def body(self, levels: ScaleSpace) -> ScaleSpace:
+        pools = dict(zip(_POOLED, self.pools, strict=True))
+        for n, block in enumerate(self.blocks):
+            levels = self.through(block, self.through(pools[n], levels) if n in pools else levels)
+        return levels
+
+    def head(self, features: ScaleSpace) -> ScaleSpace:
+        return self.classifier(features)
+
+    def pool(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
+        origin = features.origins[-features.first_level]
+        pooled = ScaleSpace((self.scale_pool(features),), features.base, (1.0,), (origin,), features.unit)
+        return self.upsample(self.classifier(pooled), size)
+
+
+_FOUR = {"lift": {"num_levels": 4}}
+_DEEPER = _FOUR | {"filter_levels": 2}
+for _name, _settings, _about in (
+    ("resnet", {}, "baseline for Cityscapes, with matched channels"),
+    ("resnet_matched_parameters", {"width": 18}, "baseline for Cityscapes, with matched parameters: wider"),
+    ("s_resnet", _DEEPER, "S-ResNet for Cityscapes, multiscale: 4 levels, filters of 2 levels in five blocks"),
+    ("s_resnet_no_interaction", _FOUR, "S-ResNet for Cityscapes, no interaction: 4 levels, filters of 1 level"),
+):
+    _baseline = "resnet" if _settings else None
+    register_model(_name, ResNet, f"the paper's {_about}", _settings, input_shape=(3, 992, 992), baseline=_baseline)
