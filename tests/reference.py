@@ -1,11 +1,14 @@
-"""What tests compare with: the scale-space correlation as the equation reads, in loops, and the paper's lift."""
+"""What tests share: equations as loops to compare with, the paper's lift, and a space with nothing at its default."""
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
 
@@ -68,3 +71,29 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
             out += bias.reshape(1, -1, *[1] * len(size))
         outputs.append(out)
     return outputs
+
+
+def space(*, dtype: torch.dtype = torch.float32, **changes: Any) -> ScaleSpace:
+    """Levels from -1 on, on grids where nothing is left at its default, with positive values."""
+    sizes = ((9, 7), (5, 4), (3, 2))
+    fields: dict[str, Any] = {
+        "base": 2.0,
+        "steps": (0.5, 1.0, 2.0),
+        "origins": ((0.25, 0.5), (0.5, 1.0), (1.0, 2.0)),
+        "unit": (2.0, 3.0),
+        "first_level": -1,
+    }
+    return ScaleSpace(tuple(torch.rand(2, 4, *size, dtype=dtype) + 0.5 for size in sizes), **fields | changes)
+
+
+def geometry(x: ScaleSpace) -> tuple:
+    """Base, steps, origins, unit and the number of the first level."""
+    return x.base, x.steps, x.origins, x.unit, x.first_level
+
+
+def assert_levelwise(got: Any, function: Callable[..., Tensor], x: ScaleSpace, *others: ScaleSpace) -> None:
+    """Check that the levels of the spaces went through the function, and the geometry through unchanged."""
+    assert isinstance(got, ScaleSpace)
+    assert geometry(got) == geometry(x)
+    spaces = zip(x.levels, *(other.levels for other in others), strict=True)
+    assert_close(got.levels, tuple(function(*levels) for levels in spaces), rtol=0, atol=0)
