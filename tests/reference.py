@@ -11,6 +11,22 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
+from scalespaces.theory._padding import PaddingMode
+
+QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
+MATRICES: dict[str, Any] = {
+    "quincunx": QUINCUNX,
+    "rotated": ((1.0, -1.0), (1.0, 1.0)),
+    "stretch": ((2.0, 0.0), (0.0, 1.0)),
+    "sheared": ((2.0, 1.0), (0.0, 2.0)),  # the only one that its transpose could not stand for
+}
+SCIPY_MODES: dict[PaddingMode, str] = {
+    "zeros": "constant",
+    "reflect": "mirror",
+    "replicate": "nearest",
+    "circular": "wrap",
+}
+MODES = tuple(SCIPY_MODES)
 
 
 def paper_lift(image: Tensor, num_levels: int = 4, base: Any = 2.0, **settings: Any) -> ScaleSpace:
@@ -97,3 +113,11 @@ def assert_levelwise(got: Any, function: Callable[..., Tensor], x: ScaleSpace, *
     assert geometry(got) == geometry(x)
     spaces = zip(x.levels, *(other.levels for other in others), strict=True)
     assert_close(got.levels, tuple(function(*levels) for levels in spaces), rtol=0, atol=0)
+
+
+def assert_levels(got: Any, expected: Any, rtol: float = 1e-7, atol: float = 1e-12) -> None:
+    """Check that two spaces, or sequences of tensors or arrays, are close level by level."""
+    for pair in zip(getattr(got, "levels", got), getattr(expected, "levels", expected), strict=True):
+        a, b = (level.detach().numpy() if isinstance(level, Tensor) else level for level in pair)
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
