@@ -253,9 +253,6 @@ class TestErrors:
             (torch.zeros(1, 1, 8, 8, dtype=torch.int64), r"floating-point numbers, got torch\.int64; .*image\.float"),
             (torch.zeros(1, 1, 8, 8, dtype=torch.uint8), "floating-point"),
             (torch.zeros(1, 1, 8, 0), "at least one sample along every axis"),
-            (torch.zeros(8, 8), r"expected images \(B, C, H, W\), got shape \(8, 8\)"),
-            (torch.zeros(3, 8, 8), r"got shape \(3, 8, 8\); add a batch axis with image\[None\], or pass dims=1"),
-            (torch.zeros(1, 3, 8, 8, 8), r"got shape \(1, 3, 8, 8, 8\); pass dims=3 for volumes"),
             (torch.zeros(1, 1, 2, 2, 2, 2), r"expected images .*, got shape"),
             (np.zeros((1, 1, 8)), "got ndarray"),
         ],
@@ -263,7 +260,3 @@ class TestErrors:
     def test_images(self, f, message):
         with pytest.raises(ValueError, match=message):
             lift(f)
-
-    def test_a_matrix_has_the_axes_of_the_image(self):
-        with pytest.raises(ValueError, match="a base matrix has a row for each of 1 axes, got 2; pass dims=2"):
-            lift(torch.zeros(1, 1, 8), base=QUINCUNX, sampling="dense", dims=1)
