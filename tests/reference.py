@@ -35,8 +35,8 @@ def paper_lift(image: Tensor, num_levels: int = 4, base: Any = 2.0, **settings: 
     return lift(image, num_levels, base, **paper | settings)
 
 
-def at(f: np.ndarray, position, outside: str) -> float:
-    """A d-dimensional array at a fractional position: linear between samples, outside "zeros" or the "edge"."""
+def at(f: np.ndarray, position: Any, outside: float | str) -> float:
+    """A d-dimensional array at a fractional position: linear between samples, outside a number or the "edge"."""
     value = 0.0
     low = [math.floor(p + 1e-9) for p in position]
     for corner in itertools.product((0, 1), repeat=f.ndim):
@@ -45,8 +45,9 @@ def at(f: np.ndarray, position, outside: str) -> float:
             fraction = p - a if abs(p - a) > 1e-9 else 0.0
             weight *= fraction if side else 1 - fraction
             index.append(min(max(a + side, 0), n - 1) if outside == "edge" else a + side)
-        if weight and all(0 <= i < n for i, n in zip(index, f.shape, strict=True)):
-            value += weight * float(f[tuple(index)])
+        if weight:
+            inside = all(0 <= i < n for i, n in zip(index, f.shape, strict=True))
+            value += weight * float(f[tuple(index)] if inside else outside)
     return value
 
 
@@ -82,7 +83,7 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
                         tap = [
                             stride * zi + apart * (dilation * yi - p) for zi, yi, p in zip(z, y, before, strict=True)
                         ]
-                        out[(b, o, *z)] += weight[(o, i, el, *y)] * at(f, tap, "zeros")
+                        out[(b, o, *z)] += weight[(o, i, el, *y)] * at(f, tap, 0.0)
         if bias is not None:
             out += bias.reshape(1, -1, *[1] * len(size))
         outputs.append(out)
