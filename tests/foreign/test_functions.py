@@ -234,6 +234,7 @@ class TestUpsampling:
         x = space((64, 96), sampling)
         got = up(down(x), x)
         assert (got.shape[2:], got.unit) == (x.shape[2:], x.unit)
+        assert torch.cat([got, x], 1).shape[1] == got.shape[1] + 4
 
     @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bilinear, corners"])

@@ -100,16 +100,6 @@ class TestRegistration:
         assert (on_pixels.unit, on_pixels.origins[0], on_pixels.steps) == ((1, 1), (0, 0), (1, 1, 1))
         assert_registered(on_pixels, margin=30, extent=88)
 
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
-    @pytest.mark.parametrize("base", [2.0, 1.5, 1.2])
-    def test_a_lifted_ramp(self, sampling, base):
-        n = 64
-        ramp = torch.arange(n, dtype=torch.float64)
-        f = torch.stack(torch.meshgrid(ramp, ramp, indexing="ij"))[None]
-        x = paper_lift(f, 3, base, sampling=sampling, truncation=12)
-        assert_registered(x, margin=22, extent=n)
-        assert_registered(resample(x), margin=24, extent=n)
-
     @pytest.mark.parametrize("first_level", [-1, -2])
     def test_finer_levels(self, first_level):
         x = ramps((40, 33), num_levels=4, first_level=first_level, sampling="pyramid")

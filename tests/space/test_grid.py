@@ -34,19 +34,18 @@ class TestValue:
     def test_is_frozen_hashable_and_equal_by_value(self):
         a, b = grid(), grid()
         assert a == b
-        assert a is not b
         assert {a: 1}[b] == 1
         with pytest.raises(FrozenInstanceError):
             a.steps = (1.0, 1.0, 1.0)  # pyright: ignore[reportAttributeAccessIssue]
-
-    @pytest.mark.parametrize(
-        "changes",
-        [{"base": 3.0}, {"steps": (1.0, 1.0, 2.0)}, {"unit": (1.0, 1.0)}, {"axes": (1, 2)}, {"first_level": 0}],
-    )
-    def test_every_field_counts(self, changes):
-        assert grid() != grid(**changes)
-        assert grid().replace(**changes) == grid(**changes)
-        assert grid().fields() != grid(**changes).fields()
+        for changes in (
+            {"base": 3.0},
+            {"steps": (1.0,) * 3},
+            {"unit": (1.0, 1.0)},
+            {"axes": (1, 2)},
+            {"first_level": 0},
+        ):
+            assert a != grid(**changes)
+            assert a.replace(**changes) == grid(**changes)
 
     @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
     def test_sizes_are_not_part_of_it(self, sampling):
@@ -118,12 +117,9 @@ class TestMoves:
             moved = np.linalg.matrix_power(np.array(QUINCUNX), k) @ [1, 2]
             np.testing.assert_allclose(np.array(new.origins[k]) - old.origins[k], moved)
 
-    def test_a_causal_window_leaves_the_newest_sample(self):
-        old = grid(**CAUSAL)
-        assert old.slide(window_of((3,), 2, "same", causal=True)) == old.replace(unit=(2.0,))
-
     def test_the_others(self):
-        x = grid()
+        x, causal = grid(), grid(**CAUSAL)
+        assert causal.slide(window_of((3,), 2, "same", causal=True)) == causal.replace(unit=(2.0,))
         assert x.keep(3) is x
         assert x.keep(2) == grid(steps=(0.5, 1.0), origins=x.origins[:2])
         assert x.permute((3, 1)) == grid(axes=(3, 1))

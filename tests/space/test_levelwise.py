@@ -110,25 +110,17 @@ POINTWISE: dict[str, Callable[[Any], Any]] = {
     "nn.ReLU": nn.ReLU(),
     "nn.GELU": nn.GELU(),
     "nn.PReLU": nn.PReLU(4),
-    "nn.Sigmoid": nn.Sigmoid(),
-    "nn.Softmax2d": nn.Softmax2d(),
-    "nn.Hardtanh": nn.Hardtanh(),
-    "nn.Identity": nn.Identity(),
     "nn.Dropout, eval": nn.Dropout(0.5).eval(),
     "F.softmax": lambda x: F.softmax(x, 1),
     "F.normalize": lambda x: F.normalize(x, dim=1),
-    "torch.exp": torch.exp,
     "torch.sigmoid": torch.sigmoid,
     "torch.clamp": lambda x: torch.clamp(x, 0.2, 0.8),
     "x.relu": lambda x: x.relu(),
-    "x.clamp": lambda x: x.clamp(min=0.3),
     "x.detach": lambda x: x.detach(),
-    "x.clone": lambda x: x.clone(),
     "x.double": lambda x: x.double(),
     "x.contiguous": lambda x: x.contiguous(memory_format=torch.channels_last),
     "x.sum over channels": lambda x: x.sum(1, keepdim=True),
     "torch.where": lambda x: torch.where(x > 1, x, 0.0),
-    "torch.where, both": lambda x: torch.where(x > 1, x, -x),
     "masked_fill": lambda x: x.masked_fill(x > 1, -1.0),
     "einsum": lambda x: torch.einsum("bchw,dc->bdhw", x, torch.ones(3, 4)),
     "cat with itself": lambda x: torch.cat([x, 2 * x], 1),
@@ -136,10 +128,7 @@ POINTWISE: dict[str, Callable[[Any], Any]] = {
     "x[:, :2]": lambda x: x[:, :2],
     "x[:1]": lambda x: x[:1],
     "x[:, [2, 0]]": lambda x: x[:, [2, 0]],
-    "x[..., :]": lambda x: x[..., :],
     "squeeze and excite": lambda x: x.mean((2, 3), keepdim=True) * x,
-    "excite from the right": lambda x: x * torch.sigmoid(x.amax((2, 3), keepdim=True)),
-    "torch.lerp": lambda x: torch.lerp(x, 2 * x, 0.25),
     "torch.maximum": lambda x: torch.maximum(x, 1.5 - x),
     "nn.GroupNorm": nn.GroupNorm(2, 4),
 }
@@ -191,9 +180,7 @@ class TestPointwise:
         "split",
         [
             lambda x: torch.chunk(x, 2, 1),
-            lambda x: x.chunk(2, 1),
-            lambda x: torch.split(x, [1, 3], 1),
-            lambda x: x.split(2, dim=1),
+            lambda x: x.split([1, 3], dim=1),
             lambda x: torch.max(x, 1, keepdim=True),
             lambda x: torch.var_mean(x, 1, keepdim=True),
         ],
@@ -224,9 +211,7 @@ class TestPointwise:
 
     def test_linear_after_flatten(self):
         x, head = ScaleSpace.unstack(torch.rand(2, 4, 3, 5, 6)), nn.Linear(120, 7)
-        got = head(x.flatten(1))
-        assert got.shapes == ((2, 7),) * 3
-        assert_close(got.stack(), torch.stack([head(level.flatten(1)) for level in x.levels], 2))
+        assert_close(head(x.flatten(1)).stack(), torch.stack([head(level.flatten(1)) for level in x.levels], 2))
 
     def test_averaged_space_can_be_squeezed_and_stacked(self):
         """Once space is gone the grids no longer tell levels apart, whatever the sampling was."""
@@ -244,41 +229,38 @@ class TestPointwise:
             assert_close(leaf.grad, 4 * torch.relu(2 * leaf - 1.5))
 
 
-REFUSED: dict[str, Callable[[Any], Any]] = {
-    "max_pool2d with indices": lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True),
-    "max_unpool2d": lambda x: F.max_unpool2d(x, x, [2]),
-    "lp_pool2d": lambda x: F.lp_pool2d(x, 2, 2),
-    "unfold": lambda x: F.unfold(x, 3),
-    "x.unfold": lambda x: x.unfold(2, 2, 1),
-    "fold": lambda x: F.fold(x, 3, 3),
-    "grid_sample": lambda x: F.grid_sample(x, torch.zeros(2, 3, 3, 2)),
-    "torch.flip": lambda x: torch.flip(x, (2,)),
-    "x.flip": lambda x: x.flip(2),
-    "x.roll": lambda x: x.roll(1, 2),
-    "rot90": lambda x: torch.rot90(x, 1, (2, 3)),
-}
-
-
 REFUSALS: dict[str, tuple[str, list[Callable[[Any], Any]]]] = {
+    "functions that need the grids": (
+        r"knows nothing of the grids of a ScaleSpace; |no place for grids",
+        [
+            lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True),
+            lambda x: F.max_unpool2d(x, x, [2]),
+            lambda x: F.lp_pool2d(x, 2, 2),
+            lambda x: F.unfold(x, 3),
+            lambda x: x.unfold(2, 2, 1),
+            lambda x: F.fold(x, 3, 3),
+            lambda x: F.grid_sample(x, torch.zeros(2, 3, 3, 2)),
+            lambda x: x.flip(2),
+            lambda x: x.roll(1, 2),
+            lambda x: torch.rot90(x, 1, (2, 3)),
+        ],
+    ),
     "changed grids": (
         "in a way the geometry cannot follow",
         [
             lambda x: x[:, :, ::2],
             lambda x: x[..., 1:],
-            lambda x: x[..., :-1],
             lambda x: x[:, :, 0],
             lambda x: x[0],
             lambda x: x.map(lambda level: level[:, :, :-1]),
             lambda x: torch.cat([x, x], 2),
             lambda x: x.repeat(1, 1, 2, 2),
-            lambda x: torch.diff(x, dim=2),
         ],
     ),
     "merged axes": (
         "axes of space of shapes .* are merged",
         [
             lambda x: x.flatten(2),
-            lambda x: x.flatten(2, 3).transpose(1, 2),
             lambda x: x.reshape(x.size(0), x.size(1), -1),
             lambda x: torch.flatten(x, 0, 2),
             lambda x: x.view(2, 4, -1, 1),
@@ -291,7 +273,6 @@ REFUSALS: dict[str, tuple[str, list[Callable[[Any], Any]]]] = {
             lambda x: functional.scale_conv(x.transpose(2, 3), torch.ones(1, 4, 3, 3)),
             lambda x: functional.avg_pool(x.transpose(2, 3), 2),
             lambda x: F.conv2d(x.transpose(2, 3), torch.ones(1, 4, 3, 3)),
-            lambda x: F.max_pool2d(x.transpose(2, 3), 2),
             lambda x: F.interpolate(x.transpose(2, 3), scale_factor=2),
         ],
     ),
@@ -303,16 +284,11 @@ REFUSALS: dict[str, tuple[str, list[Callable[[Any], Any]]]] = {
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("name", REFUSED)
-    def test_what_needs_the_grids(self, name):
-        with pytest.raises(TypeError, match=r"knows nothing of the grids of a ScaleSpace; |no place for grids"):
-            REFUSED[name](space())
-
     @pytest.mark.parametrize("name", REFUSALS)
     def test_what_no_grid_can_follow(self, name):
         message, calls = REFUSALS[name]
         for call in calls:
-            with pytest.raises(ValueError, match=message):
+            with pytest.raises((TypeError, ValueError), match=message):
                 call(space())
 
     @pytest.mark.parametrize("name", ["backward", "numpy", "tolist", "item", "grad_fn", "nonsense", "_private"])
@@ -331,10 +307,8 @@ class TestRefusals:
 
 def test_branches_of_other_strides_are_refused():
     x = lift(torch.rand(1, 3, 16, 16), 2, sampling="pyramid")
-    weight = torch.rand(3, 3, 3, 3)
-    scale_conv = functional.scale_conv
+    small, coarse = (F.avg_pool2d(lift(torch.rand(1, 3, n, n), 2, sampling="pyramid"), 2) for n in (16, 32))  # pyright: ignore
     with pytest.raises(ValueError, match=r"same sizes, got .* or bring them together with scalespaces\.resample"):
-        _ = x + scale_conv(x, weight, stride=2)
-    coarse = scale_conv(lift(torch.rand(1, 3, 32, 32), 2, sampling="pyramid"), weight, stride=2)
+        _ = x + small
     with pytest.raises(ValueError, match="different grids"):
         _ = x + coarse
