@@ -27,15 +27,6 @@ def test_drops_whole_levels_of_samples_independently(p):
     assert (kept[0] & kept[1]).float().mean().item() == pytest.approx((1 - p) ** 2, abs=error)
 
 
-def test_expectation_is_the_input():
-    x = ScaleSpace((torch.randn(1, 3, 6, dtype=torch.float64), torch.randn(1, 3, 3, dtype=torch.float64)), steps=(1, 2))
-    draws = 3000
-    many = x.map(lambda f: f.expand(draws, *f.shape[1:]))
-    for level, f in zip(scale_dropout(many, 0.25).levels, x.levels, strict=True):
-        spread = f.abs().max().item() * math.sqrt(1 / 3 / draws)
-        assert_close(level.mean(0), f[0], atol=4 * spread, rtol=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_certainties(dtype):
     x = ScaleSpace((torch.randn(4, 3, 4, 4), torch.randn(4, 3, 2, 2)), steps=(1, 2)).to(dtype)

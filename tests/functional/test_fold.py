@@ -59,6 +59,8 @@ class TestOneFilter:
         assert_close(got, expected, rtol=limit, atol=limit)
         back = torch.randn_like(got)
         gradients, exact = (torch.autograd.grad(out, operands, back) for out in (got, expected))
+        if dtype == torch.float64:
+            assert_close(gradients, exact, rtol=limit, atol=limit)
         for mine, theirs in zip(gradients, exact, strict=True):
             assert (mine - theirs).norm() <= limit * theirs.norm()
 
@@ -94,17 +96,6 @@ class TestOneFilter:
         for mine, theirs in zip(gradients, exact, strict=True):
             assert mine.dtype == torch.float32
             assert (mine - theirs).norm() < 0.02 * theirs.norm()
-
-
-@pytest.mark.parametrize(("finer", "offset"), [(2, 0.0), (2, -1 / 8), (3, 0.0), (4, -3 / 16)])
-def test_each_sample_is_read_whole(finer, offset):
-    """A filter of ones over an image of ones counts its taps: each phase of the taps has the same sum."""
-    fold = fold_axis(1 / finer, offset, finer * 8, 8, 3, (1, 1))
-    assert fold is not None
-    taps = fold.matrix().sum(1).tolist()
-    assert finer > 2 or offset or len(taps) == 5  # twenty-five in the plane, in place of thirty-six
-    for phase in range(finer):
-        assert math.isclose(sum(taps[phase::finer]), 3)
 
 
 @pytest.mark.parametrize(

@@ -64,20 +64,14 @@ class TestAgainstTorch:
                 for level, f in zip(got.levels, x.levels, strict=True):
                     assert_close(level, theirs(f, size, stride, padding))
 
-    @given(st.sampled_from([6, 9]), st.integers(1, 3), st.sampled_from([None, 1, 2]))
-    def test_plain_windows_on_dense_levels(self, n, size, stride):
-        x = random_space((n, n + 1))
+    @given(st.sampled_from([6, 9]), st.integers(1, 3), st.sampled_from([None, 1, 2, (2, 1)]), st.booleans())
+    def test_plain_windows_on_dense_levels(self, n, size, stride, padded):
+        """Arguments may be one number per axis."""
+        x, padding = random_space((n, n + 1)), (size // 2 if padded else 0, 0)
         for ours, theirs in ((avg_pool, F.avg_pool2d), (max_pool, F.max_pool2d)):
-            for level, f in zip(ours(x, size, stride, window="plain").levels, x.levels, strict=True):
-                assert_close(level, theirs(f, size, stride))
-
-    @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
-    def test_one_number_per_axis(self, sampling):
-        x = random_space((12, 12), 2, sampling=sampling)
-        got = avg_pool(x, (3, 1), (2, 1), (1, 0), window="plain")
-        for level, f in zip(got.levels, x.levels, strict=True):
-            assert_close(level, F.avg_pool2d(f, (3, 1), (2, 1), (1, 0)))
-        assert got.unit == (2.0, 1.0)
+            got = ours(x, (size, size), stride, padding, window="plain")
+            assert_close(got.levels, tuple(theirs(f, size, stride, padding) for f in x.levels))
+            assert got.unit == ((2.0, 1.0) if isinstance(stride, tuple) else (stride or size,) * 2)
 
 
 class TestAgainstLoops:

@@ -122,28 +122,27 @@ class TestRegistration:
 
 
 class TestResample:
-    @given(st.sampled_from([1, 2, 3, 7, 16]), st.sampled_from([2.0, 1.5, ROOT2]), st.sampled_from(SAMPLINGS))
-    def test_is_linear_interpolation(self, n, base, sampling):
-        x = paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 3, base, sampling=sampling)
-        for index, level in enumerate(resample(x).levels):
-            expected = np.interp(np.arange(n), positions(x, index, 0), x.levels[index][0, 0].numpy())
+    @given(
+        st.sampled_from([1, 2, 3, 7, 16]),
+        st.sampled_from([2.0, 1.5, ROOT2]),
+        st.sampled_from(SAMPLINGS),
+        st.sampled_from([None, 1, 2, 7, 20]),
+        st.booleans(),
+    )
+    def test_is_linear_interpolation(self, n, base, sampling, size, pooled):
+        """On the grid of level 0, or on that many pixels from the first."""
+        x = paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 2, base, sampling=sampling)
+        x = avg_pool(x, 2) if pooled and n > 3 else x
+        places = positions(x, 0, 0) if size is None else np.arange(size)
+        for index, level in enumerate(resample(x, size).levels):
+            expected = np.interp(places, positions(x, index, 0), x.levels[index][0, 0].numpy())
             assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
 
-    @given(st.sampled_from([8, 11, 16]), st.integers(1, 20), st.sampled_from(["dense", "pyramid"]))
-    def test_size_counts_pixels_from_the_first(self, n, size, sampling):
-        x = avg_pool(paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 2, sampling=sampling), 2)
-        for index, level in enumerate(resample(x, (size,)).levels):
-            expected = np.interp(np.arange(size), positions(x, index, 0), x.levels[index][0, 0].numpy())
-            assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
-
-    def test_dense_levels_are_already_there(self):
-        x = paper_lift(torch.rand(1, 2, 9, 9), 3)
+    def test_needs_a_level_0_but_may_be_there(self):
+        x = paper_lift(torch.rand(1, 2, 9), 3)
         assert all(a is b for a, b in zip(resample(x).levels, x.levels, strict=True))
-
-    def test_needs_a_level_0_to_bring_the_others_to(self):
-        x = paper_lift(torch.rand(1, 1, 8), 4, first_level=-2).keep(2)
         with pytest.raises((ValueError, IndexError), match="level"):
-            resample(x)
+            resample(paper_lift(torch.rand(1, 1, 8), 4, first_level=-2).keep(2))
 
     def test_without_space_there_is_nothing_to_do(self):
         x = ScaleSpace(tuple(torch.rand(2, 3) for _ in range(3)), steps=(1, 2, 4))

@@ -8,9 +8,9 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from reference import MODES, at
+from reference import MODES
 
-from scalespaces.functional._sampling import fold, pad, sample, sample_lattice
+from scalespaces.functional._sampling import pad, sample
 from scalespaces.space._numbers import as_integer, floor, per_axis
 from scalespaces.theory._padding import NUMPY_PADDING
 
@@ -63,18 +63,6 @@ class TestPad:
         assert got.flatten().tolist() == [-math.inf, 1, 1, -math.inf, -math.inf]
         assert pad(got, [(0, 0)], "reflect") is sample(got, 2, 1.0, 0.0, 5) is got  # nothing is copied
 
-    @given(sizes, st.sampled_from(["reflect", "replicate", "circular"]))
-    def test_fold_stays_inside(self, n, mode):
-        index = fold(torch.arange(-50, 50), n, mode)
-        assert int(index.min()) >= 0
-        assert int(index.max()) < n
-        assert_array_equal(index[50 : 50 + n].numpy(), np.arange(n))
-
-    @pytest.mark.parametrize("mode", MODES)
-    def test_gradient(self, mode):
-        x = torch.rand(1, 1, 2, 3, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(lambda x: pad(x, [(3, 1), (-1, 4)], mode), x)
-
 
 class TestSample:
     @given(sizes, st.sampled_from([1.0, 2.0, 3.0, 0.5, 1.5, 2**0.5, 1 / 1.2]), st.floats(-4, 4), st.integers(1, 9))
@@ -115,21 +103,3 @@ class TestSample:
         x = torch.zeros(1, 1, n).index_fill_(2, torch.tensor([n - 2]), 1.0)
         got = sample(x, 2, 0.5, n - 3.0, 4)
         assert got.flatten().tolist() == [0.0, 0.5, 1.0, 0.5]
-
-    @pytest.mark.parametrize(("ratio", "offset", "spacing"), [(1.0, 0.3, 1.0), (0.5, 0.0, 1.0), (1.0, -0.5, 2.0)])
-    def test_gradient(self, ratio, offset, spacing):
-        x = torch.rand(1, 1, 5, 2, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(lambda x: sample(x, 2, ratio, offset, 6, spacing), x)
-
-
-MATRICES = ([[1, 1], [1, -1]], [[1, -1], [1, 1]], [[2, 0], [0, 1]], [[2, 0], [0, 2]], [[1.5, 0.5], [0, 1.2]])
-
-
-@pytest.mark.parametrize("matrix", MATRICES)
-@pytest.mark.parametrize("shape", [(5, 5), (4, 7), (1, 3)])
-def test_lattices(matrix, shape):
-    x, offset, size = rng.standard_normal(shape), np.array([-2.0, 1.5]), (6, 4)
-    got = sample_lattice(torch.tensor(x)[None, None], np.array(matrix, dtype=float), offset, size)
-    for i in np.ndindex(*size):
-        position = offset + np.array(matrix) @ np.array(i)
-        assert_allclose(got[0, 0][i].item(), at(x, position, 0.0), atol=1e-8)

@@ -57,9 +57,7 @@ class TestValue:
         ("changes", "message"),
         [
             ({"steps": (1.0, 2.0)}, "each level needs a step and an origin"),
-            ({"origins": ((0.0, 0.0),)}, "each level needs a step and an origin"),
             ({"steps": (1.0, 0.0, 2.0)}, "steps are positive"),
-            ({"steps": (1.0, -1.0, 2.0)}, "steps are positive"),
             ({"axes": (2, 2)}, "differ from each other"),
             ({"axes": (2, 3, 4)}, "one number for each of 3 axes"),
             ({"unit": (1.0,)}, "one number for each of 2 axes"),
