@@ -29,6 +29,11 @@ SCIPY_MODES: dict[PaddingMode, str] = {
 MODES = tuple(SCIPY_MODES)
 
 
+def image(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Noise: one image of two channels."""
+    return torch.randn(1, 2, *shape, dtype=dtype)
+
+
 def paper_lift(image: Tensor, num_levels: int = 4, base: Any = 2.0, **settings: Any) -> ScaleSpace:
     """The paper's lift, dense and direct unless ``settings`` say otherwise, of signals, images and volumes alike."""
     paper = {"sampling": "dense", "method": "direct", "dims": image.ndim - 2}

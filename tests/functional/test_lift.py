@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from reference import MODES, SCIPY_MODES, assert_levels, paper_lift
+from reference import MODES, SCIPY_MODES, assert_levels, image, paper_lift
 from scipy import ndimage, special
 
 from scalespaces import downscale, scale_shift, theory
@@ -31,11 +31,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 sizes = st.sampled_from([1, 2, 3, 5, 8, 13, 17])
 shapes = st.lists(sizes, min_size=1, max_size=2)
 modes = st.sampled_from(MODES)
-rng = np.random.default_rng(0)
-
-
-def image(*shape: int) -> torch.Tensor:
-    return torch.tensor(rng.standard_normal((1, 2, *shape)))
 
 
 def gaussian_taps(t: float, truncation: float = 4.0) -> np.ndarray:

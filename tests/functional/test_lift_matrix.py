@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from reference import MATRICES, MODES, QUINCUNX, SCIPY_MODES, assert_levels, paper_lift
+from reference import MATRICES, MODES, QUINCUNX, SCIPY_MODES, assert_levels, image, paper_lift
 from scipy import ndimage
 
 from scalespaces import downscale, theory
 from scalespaces.theory._padding import NUMPY_PADDING
 
 BASES = pytest.mark.parametrize("base", MATRICES.values(), ids=MATRICES)
-rng = np.random.default_rng(0)
-
-
-def image(*shape: int) -> torch.Tensor:
-    return torch.tensor(rng.standard_normal((1, 2, *shape)))
 
 
 def correlate_by_loops(f: np.ndarray, taps: np.ndarray, matrix: np.ndarray, mode: Any) -> np.ndarray:

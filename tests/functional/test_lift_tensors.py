@@ -7,16 +7,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from reference import QUINCUNX, assert_levels, paper_lift
+from reference import QUINCUNX, assert_levels, image, paper_lift
 
 from scalespaces import lift
 from scalespaces.nn import Lift
-
-rng = np.random.default_rng(0)
-
-
-def image(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.tensor(rng.standard_normal((1, 2, *shape)), dtype=dtype)
 
 
 def rows(n: int, base: float, method: Any = "direct") -> list[np.ndarray]:
@@ -78,12 +72,12 @@ class TestTensors:
         twin = f.contiguous(memory_format=torch.channels_last)
         strided = torch.rand(2, 3, 24, 9, dtype=torch.float64)[:, :, ::2]
         for a, b in ((f, twin), (strided.clone(), strided)):
-            x, y = (paper_lift(image, 3, base, sampling=sampling) for image in (a, b))
+            x, y = (paper_lift(g, 3, base, sampling=sampling) for g in (a, b))
             assert_levels(x, y, atol=1e-13)
             for layout in (torch.contiguous_format, torch.channels_last):
-                for image, space in ((a, x), (b, y)):
-                    if base != QUINCUNX and image.is_contiguous(memory_format=layout):
-                        assert all(level.is_contiguous(memory_format=layout) for level in space.levels)
+                for g, lifted in ((a, x), (b, y)):
+                    if base != QUINCUNX and g.is_contiguous(memory_format=layout):
+                        assert all(level.is_contiguous(memory_format=layout) for level in lifted.levels)
 
     @pytest.mark.parametrize("base", [2.0, 1.5, QUINCUNX])
     @pytest.mark.parametrize("shape", [(8, 9), (3, 140)])
