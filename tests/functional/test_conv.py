@@ -1,25 +1,25 @@
 """The scale-space correlation equals its equation, in every sampling."""
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 import reference
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from reference import paper_lift
+from reference import MATRICES, MODES, QUINCUNX, assert_levels, paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, scale_shift
+from scalespaces.functional import _conv as conv
 from scalespaces.functional import scale_conv
+from scalespaces.functional._fast import _choice
+from scalespaces.theory._padding import NUMPY_PADDING
 
 SAMPLINGS = ["dense", "pyramid", 2, 1.5]
-
-
-def tolerance(dtype) -> Any:
-    return {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
 
 
 @given(
@@ -43,20 +43,13 @@ def test_equals_the_equation(
     x = paper_lift(torch.randn(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
     weight = torch.randn(2, 2, depth, *[kernel] * len(size), dtype=dtype)
     bias = torch.randn(2, dtype=dtype)
-    out = scale_conv(x, weight, bias, stride=stride, dilation=dilation, scale_padding=scale_padding)
-    expected = reference.scale_conv(
-        [level.double().numpy() for level in x.levels],
-        x.steps,
-        base,
-        weight.double().numpy(),
-        bias.double().numpy(),
-        stride=stride,
-        dilation=dilation,
-        scale_padding=scale_padding,
-    )
-    assert out.num_levels == len(expected)
-    for level, wanted in zip(out.levels, expected, strict=True):
-        assert_close(level, torch.as_tensor(wanted, dtype=dtype), **tolerance(dtype))
+    settings: Any = {"stride": stride, "dilation": dilation, "scale_padding": scale_padding}
+    out = scale_conv(x, weight, bias, **settings)
+    levels = [level.double().numpy() for level in x.levels]
+    expected = reference.scale_conv(levels, x.steps, base, weight.double().numpy(), bias.double().numpy(), **settings)
+    assert out.dtype == dtype
+    limit = 1e-4 if dtype == torch.float32 else 1e-10
+    assert_levels(out, expected, limit, limit)
 
 
 @given(padding=st.integers(0, 2), sampling=st.sampled_from(SAMPLINGS), seed=st.integers(0, 1000))
@@ -65,13 +58,26 @@ def test_padding_counts_taps(padding, sampling, seed):
     x = paper_lift(torch.randn(1, 1, 19, dtype=torch.float64), 3, sampling=sampling)
     weight = torch.randn(1, 1, 2, 3, dtype=torch.float64)
     out = scale_conv(x, weight, padding=padding)
-    expected = reference.scale_conv(
-        [level.numpy() for level in x.levels], x.steps, 2.0, weight.numpy(), None, padding=padding
-    )
-    for level, wanted in zip(out.levels, expected, strict=True):
-        assert_close(level, torch.as_tensor(wanted))
+    levels = [level.numpy() for level in x.levels]
+    assert_levels(out, reference.scale_conv(levels, x.steps, 2.0, weight.numpy(), None, padding=padding))
     # Without padding, sample 0 of level k moves by one tap, c^k samples of level 0.
     assert [o[0] for o in out.origins] == [2**k * (1 - padding) for k in range(3)]
+
+
+@given(
+    n=st.sampled_from([1, 2, 3, 5, 11]),
+    taps=st.integers(1, 4),
+    base=st.sampled_from([2.0, 1.5, 1.2]),
+    mode=st.sampled_from(MODES),
+)
+def test_padding_modes_read_a_padded_image(n, taps, base, mode):
+    """Padding far enough by hand, and correlating inside, is the same."""
+    f, weight = torch.randn(1, 1, n, dtype=torch.float64), torch.randn(1, 1, taps, dtype=torch.float64)
+    far = 20  # whole samples, so that the padded grid has the same positions
+    wide = torch.tensor(np.pad(f.numpy(), [(0, 0), (0, 0), (far, far)], mode=NUMPY_PADDING[mode]))
+    got = scale_conv(ScaleSpace((f, f, f), base), weight, padding_mode=mode)
+    expected = scale_conv(ScaleSpace((wide, wide, wide), base), weight)
+    assert_levels(got, [level[:, :, far : far + n] for level in expected.levels])
 
 
 def test_dense_is_a_dilated_convolution_per_level():
@@ -106,66 +112,62 @@ def test_padding_modes_are_torchs(mode):
     assert_close(out.levels[0], conv(f))
 
 
-@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
+@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2, 1.5])
 def test_groups_are_separate_layers(sampling):
     x = paper_lift(torch.randn(1, 4, 12, 12), 3, sampling=sampling)
     weight = torch.randn(6, 2, 2, 3, 3)
-    whole = scale_conv(x, weight, groups=2)
     halves: Any = [scale_conv(x[:, 2 * g : 2 * g + 2], weight[3 * g : 3 * g + 3]) for g in range(2)]
     joined: Any = torch.cat(halves, 1)
-    for a, b in zip(whole.levels, joined.levels, strict=True):
-        assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert_levels(scale_conv(x, weight, groups=2), joined, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("sampling", "base"), [("dense", 2.0), ("dense", 1.5), ("pyramid", 2**0.5), (2, 2.0)])
-def test_gradients(sampling, base):
+@pytest.mark.parametrize(
+    ("sampling", "base", "mode"),
+    [
+        ("dense", 2.0, "zeros"),
+        ("pyramid", 2**0.5, "zeros"),
+        (2, 2.0, "reflect"),
+        *itertools.product(["dense"], [1.5, QUINCUNX], MODES),
+    ],
+)
+def test_gradients(sampling, base, mode):
     x = paper_lift(torch.randn(1, 2, 5, 6, dtype=torch.float64), 3, base, sampling=sampling)
     weight = torch.randn(2, 2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(2, dtype=torch.float64, requires_grad=True)
-    levels = tuple(level.clone().requires_grad_() for level in x.levels)
 
     def function(weight, bias, *levels):
-        return scale_conv(x.replace(levels), weight, bias).levels
+        return scale_conv(x.replace(levels), weight, bias, padding_mode=mode).levels
 
+    levels = tuple(level.clone().requires_grad_() for level in x.levels)
     assert torch.autograd.gradcheck(function, (weight, bias, *levels))
 
 
 # --- the law -------------------------------------------------------------------------------------------------------
 
 
-def random_space(size, sampling, base, num_levels, dtype) -> ScaleSpace:
-    """Random levels on the grids of that sampling: the law needs no lifted image."""
-    x = paper_lift(torch.zeros(1, 2, *size, dtype=dtype), num_levels, base, sampling=sampling)
-    return x.map(torch.randn_like)
+KINDS = [("dense", 2.0), ("dense", 3.0), ("pyramid", 2.0), ("pyramid", 2**0.5), ("pyramid", 1.3), (2, 2.0), (4, 2.0)]
 
 
 @given(
-    size=st.tuples(st.integers(2, 23), st.integers(2, 23)),
-    geometry=st.sampled_from([("dense", 2.0), ("dense", 3.0), ("pyramid", 2.0), ("pyramid", 2**0.5), ("pyramid", 1.3)]),
+    size=st.tuples(st.integers(2, 23), st.integers(2, 40)),
+    kind=st.sampled_from(KINDS),
     n=st.integers(1, 2),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 1000),
 )
-def test_commutes_with_scale_shift(size, geometry, n, dtype, seed):
+@example(size=(23, 40), kind=(2, 2.0), n=1, dtype=torch.float64, seed=0)
+@example(size=(23, 40), kind=(4, 2.0), n=1, dtype=torch.float64, seed=0)
+def test_commutes_with_scale_shift(size, kind, n, dtype, seed):
+    """Random levels on the grids of a sampling: the law needs no lifted image."""
     torch.manual_seed(seed)
-    sampling, base = geometry
-    x = random_space(size, sampling, base, 4, dtype)
+    sampling, base = kind
+    x = paper_lift(torch.zeros(1, 2, *size, dtype=dtype), 5, base, sampling=sampling).map(torch.randn_like)
     weight = torch.randn(3, 2, 2, 3, 3, dtype=dtype)
     first = scale_shift(scale_conv(x, weight, scale_padding="valid"), n)
     then = scale_conv(scale_shift(x, n), weight, scale_padding="valid")
     limit = 1e-5 if dtype == torch.float32 else 1e-12
     for a, b in zip(first.levels, then.levels, strict=True):
         assert_close(a, b, rtol=0, atol=limit * max(1.0, a.abs().max().item()))
-
-
-@pytest.mark.parametrize("oversampling", [2, 4])
-def test_commutes_with_scale_shift_oversampled(oversampling):
-    x = random_space((23, 40), oversampling, 2.0, 5, torch.float64)
-    weight = torch.randn(3, 2, 2, 3, 3, dtype=torch.float64)
-    first = scale_shift(scale_conv(x, weight, scale_padding="valid"), 1)
-    then = scale_conv(scale_shift(x, 1), weight, scale_padding="valid")
-    for a, b in zip(first.levels, then.levels, strict=True):
-        assert_close(a, b, rtol=0, atol=1e-12)
 
 
 def test_scale_paddings_agree_below_the_last_level():
@@ -183,49 +185,49 @@ def test_scale_paddings_agree_below_the_last_level():
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_refuses_what_it_cannot_do():
-    x = paper_lift(torch.randn(1, 3, 16, 16), 4)
-    weight = torch.randn(2, 3, 2, 3, 3)
-    image: Any = torch.zeros(1, 3, 16, 16)
-    unknown: Any = "mirror"
-    with pytest.raises(TypeError, match=r"expected a ScaleSpace, got a tensor of shape \(1, 3, 16, 16\); lift"):
-        scale_conv(image, weight)
-    with pytest.raises(ValueError, match="the filter takes 4 channels, got 3"):
-        scale_conv(x, torch.randn(2, 4, 2, 3, 3))
-    with pytest.raises(ValueError, match="needs at least as many levels as the filter has, got 4 levels and a filter"):
-        scale_conv(x, torch.randn(2, 3, 5, 3, 3), scale_padding="valid")
-    with pytest.raises(ValueError, match="scale_padding is one of zeros, replicate, valid, got 'none'"):
-        scale_conv(x, weight, scale_padding="none")
-    with pytest.raises(ValueError, match=r"level 3 has \(16, 16\) samples, too few for a window of \(3, 3\) taps 8"):
-        scale_conv(x, weight, padding=0)
-    with pytest.raises(ValueError, match="5 axes, got shape"):
-        scale_conv(x, torch.randn(2, 3, 3))
-    with pytest.raises(ValueError, match="padding_mode is one of"):
-        scale_conv(x, weight, padding_mode=unknown)
-    with pytest.raises(ValueError, match="stride is an integer or one for each of 2 axes"):
-        scale_conv(x, weight, stride=(1, 2, 3))
+WEIGHT = torch.randn(2, 3, 2, 3, 3)
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (torch.randn(2, 4, 2, 3, 3), {}, "the filter takes 4 channels, got 3"),
+    (torch.randn(2, 3, 3), {}, "5 axes, got shape"),
+    (torch.randn(2, 3, 5, 3, 3), {"scale_padding": "valid"}, "at least as many levels as the filter has, got 4 levels"),
+    (WEIGHT, {"scale_padding": "none"}, "scale_padding is one of zeros, replicate, valid, got 'none'"),
+    (WEIGHT, {"padding": 0}, r"level 3 has \(16, 16\) samples, too few for a window of \(3, 3\) taps 8"),
+    (WEIGHT, {"padding_mode": "mirror"}, "padding_mode is one of"),
+    (WEIGHT, {"stride": (1, 2, 3)}, "stride is an integer or one for each of 2 axes"),
+]
+
+
+@pytest.mark.parametrize(("weight", "settings", "message"), REFUSED)
+def test_refuses_what_it_cannot_do(weight, settings, message):
+    with pytest.raises(ValueError, match=message):
+        scale_conv(paper_lift(torch.randn(1, 3, 16, 16), 4), weight, **settings)
+
+
+def test_a_matrix_needs_same_padding():
+    with pytest.raises(ValueError, match='a matrix base needs padding="same"'):
+        scale_conv(paper_lift(torch.randn(1, 3, 16, 16), 4, QUINCUNX), WEIGHT, padding=0)
 
 
 # --- matrix bases ----------------------------------------------------------------------------------------------------
 
-QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 
-
-def test_quincunx_equals_the_equation():
-    x = paper_lift(torch.randn(1, 1, 7, 8, dtype=torch.float64), 3, QUINCUNX)
+@pytest.mark.parametrize("base", MATRICES.values(), ids=MATRICES)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_matrices_equal_the_equation(base, stride):
+    x = paper_lift(torch.randn(1, 1, 7, 8, dtype=torch.float64), 3, base)
     weight = torch.randn(1, 1, 2, 3, 3, dtype=torch.float64)
-    out = scale_conv(x, weight)
+    out = scale_conv(x, weight, stride=stride)
     for k in range(3):
-        matrix = np.linalg.matrix_power(np.array(QUINCUNX), k).astype(int)
-        for z in np.ndindex(7, 8):
+        matrix = np.linalg.matrix_power(np.array(base), k).astype(int)
+        for place in np.ndindex(*out.sizes(k)):
             value = 0.0
             for el in range(min(2, 3 - k)):
                 f = x.levels[k + el][0, 0].numpy()
                 for y in np.ndindex(3, 3):
-                    i, j = matrix @ (np.array(y) - 1) + z
+                    i, j = matrix @ (np.array(y) - 1) + stride * np.array(place)
                     if 0 <= i < 7 and 0 <= j < 8:
                         value += weight[0, 0, el, y[0], y[1]].item() * f[i, j]
-            assert out.levels[k][0, 0, z[0], z[1]].item() == pytest.approx(value, abs=1e-12)
+            assert out.levels[k][0, 0][place].item() == pytest.approx(value, abs=1e-12)
 
 
 def test_quincunx_commutes_with_scale_shift_inside():
@@ -239,3 +241,32 @@ def test_quincunx_commutes_with_scale_shift_inside():
         whole = (taps == 18) & (a != 0)
         assert whole.sum() > 200
         assert_close(a[whole], b[whole], rtol=0, atol=1e-12)
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
+@pytest.mark.parametrize("settings", [{}, {"stride": 2}, {"scale_padding": "replicate"}, {"padding_mode": "reflect"}])
+def test_channels_last_changes_no_result(monkeypatch, sampling, settings):
+    x = paper_lift(torch.randn(2, 32, 24, 20), 3, sampling=sampling)
+    weight, bias = torch.randn(8, 32, 2, 3, 3), torch.randn(8)
+    used: list[bool] = []
+    monkeypatch.setattr(conv, "runs_channels_last", lambda *a: used.append(_choice.runs_channels_last(*a)) or used[-1])
+    with torch.no_grad():
+        fast = scale_conv(x, weight, bias, **settings)
+        assert all(used)
+        monkeypatch.setattr(_choice, "_SMALL_MAP", 0)
+        slow = scale_conv(x, weight, bias, **settings)
+        assert not any(used[3:])
+    for a, b in zip(fast.levels, slow.levels, strict=True):
+        assert (a - b).norm() <= 1e-6 * b.norm()
+
+
+def test_channels_last_is_off_with_gradients():
+    f = torch.randn(2, 32, 8, 8)
+    assert not _choice.runs_channels_last(f, 1)
+    with torch.no_grad():
+        assert _choice.runs_channels_last(f, 1)
+        for other, groups in ((f.double(), 1), (f[:, :15], 1), (f, 2), (f[..., 0], 1), (torch.empty(2, 32, 64, 64), 1)):
+            assert not _choice.runs_channels_last(other, groups)

@@ -1,14 +1,16 @@
-"""Interpolation phase by phase, against NumPy's."""
+"""Interpolation phase by phase and by matrices, against NumPy's."""
 
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.testing import assert_close
 
-from scalespaces.functional._fast._finer import Finer, make_finer
+from scalespaces.functional._fast._finer import Finer, make_finer, multiply_finer
 
 
 @st.composite
@@ -18,32 +20,44 @@ def plans(draw: Any) -> Finer:
     return Finer(draw(st.integers(2, 4)), factor, offset, samples, draw(st.integers(1, factor * samples + 3)))
 
 
-@given(plans())
-def test_is_linear_interpolation(plan):
-    shape = [2, 3, 4, 4, 4]
-    shape[plan.axis] = plan.samples
-    x = torch.randn(shape, dtype=torch.float64)
+WAYS = {"slices": make_finer, "matrices": multiply_finer}
+
+
+def coarse(plan: Finer, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    sizes = [plan.samples if axis == plan.axis else n for axis, n in enumerate(shape)]
+    return torch.randn(sizes, dtype=dtype, requires_grad=True)
+
+
+@given(plans(), st.sampled_from([torch.float64, torch.float32]))
+def test_is_linear_interpolation(plan, dtype):
+    x = coarse(plan, 2, 3, 4, 4, 4, dtype=dtype)
     places = plan.offset + np.arange(plan.size) / plan.factor  # outside, np.interp repeats the ends
-    expected = np.apply_along_axis(lambda f: np.interp(places, np.arange(plan.samples), f), plan.axis, x.numpy())
-    assert_close(make_finer(x, plan), torch.as_tensor(expected))
+    expected = np.apply_along_axis(
+        lambda f: np.interp(places, np.arange(plan.samples), f), plan.axis, x.detach().double().numpy()
+    )
+    for make in WAYS.values():
+        assert_close(make(x, plan), torch.as_tensor(expected, dtype=dtype))
 
 
 @given(plans())
 def test_the_gradient_is_the_adjoint(plan):
     """Of a linear map: <A x, y> = <x, A' y> for all x and y."""
-    shape = [1, 1, 2, 2, 2]
-    shape[plan.axis] = plan.samples
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    out = make_finer(x, plan)
-    y = torch.randn_like(out)
-    (back,) = torch.autograd.grad(out, x, y)
-    assert_close((out * y).sum(), (x * back).sum())
+    x = coarse(plan, 1, 1, 2, 2, 2)
+    for make in WAYS.values():
+        out = make(x, plan)
+        y = torch.randn_like(out)
+        (back,) = torch.autograd.grad(out, x, y)
+        assert_close((out * y).sum(), (x * back).sum())
 
 
-def test_gradients_of_gradients():
-    plan = Finer(2, 2, -1 / 8, 3, 6)
-    x = torch.randn(1, 2, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda x: make_finer(x, plan) ** 2, x)
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("plan", [Finer(2, 2, -1 / 8, 3, 6), Finer(3, 3, 0.3, 2, 7), Finer(1, 2, 1.7, 4, 5)])
+def test_gradients(make, plan):
+    x = coarse(plan, 1, 2, 3, 2)
+    assert torch.autograd.gradcheck(lambda x: make(x, plan), x)
+    assert torch.autograd.gradgradcheck(lambda x: make(x, plan) ** 2, x)
+    slow, fast = (torch.autograd.functional.jacobian(lambda x: make(x, plan), x, vectorize=v) for v in (False, True))
+    assert_close(fast, slow)
 
 
 def test_memory_format_is_kept():
@@ -52,12 +66,3 @@ def test_memory_format_is_kept():
     assert out.is_contiguous(memory_format=torch.channels_last)
     (back,) = torch.autograd.grad(out, x, torch.ones_like(out))
     assert back.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_many_gradients_at_once():
-    plan = Finer(2, 2, -1 / 8, 3, 6)
-    x = torch.randn(1, 2, 3, dtype=torch.float64)
-    slow, fast = (
-        torch.autograd.functional.jacobian(lambda x: make_finer(x, plan), x, vectorize=v) for v in (False, True)
-    )
-    assert_close(fast, slow)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from reference import paper_lift
+from reference import MATRICES, QUINCUNX, assert_levels, paper_lift
 
 from scalespaces import ScaleSpace, feature_pyramid, resample, scale_shift
 from scalespaces.functional import avg_pool, blur_pool, scale_conv
@@ -18,10 +18,6 @@ from scalespaces.functional._resample import on_grid_of
 
 ROOT2 = 2**0.5
 SAMPLINGS = ("dense", "pyramid", 2, 3)
-QUINCUNX: Any = ((1.0, 1.0), (1.0, -1.0))
-ROTATED: Any = ((1.0, -1.0), (1.0, 1.0))
-STRETCH: Any = ((2.0, 0.0), (0.0, 1.0))
-SHEARED: Any = ((2.0, 1.0), (0.0, 2.0))
 
 
 def positions(x: ScaleSpace, index: int, axis: int) -> np.ndarray:
@@ -104,16 +100,6 @@ class TestRegistration:
         assert (on_pixels.unit, on_pixels.origins[0], on_pixels.steps) == ((1, 1), (0, 0), (1, 1, 1))
         assert_registered(on_pixels, margin=30, extent=88)
 
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
-    @pytest.mark.parametrize("base", [2.0, 1.5, 1.2])
-    def test_a_lifted_ramp(self, sampling, base):
-        n = 64
-        ramp = torch.arange(n, dtype=torch.float64)
-        f = torch.stack(torch.meshgrid(ramp, ramp, indexing="ij"))[None]
-        x = paper_lift(f, 3, base, sampling=sampling, truncation=12)
-        assert_registered(x, margin=22, extent=n)
-        assert_registered(resample(x), margin=24, extent=n)
-
     @pytest.mark.parametrize("first_level", [-1, -2])
     def test_finer_levels(self, first_level):
         x = ramps((40, 33), num_levels=4, first_level=first_level, sampling="pyramid")
@@ -136,32 +122,32 @@ class TestRegistration:
 
 
 class TestResample:
-    @given(st.sampled_from([1, 2, 3, 7, 16]), st.sampled_from([2.0, 1.5, ROOT2]), st.sampled_from(SAMPLINGS))
-    def test_is_linear_interpolation(self, n, base, sampling):
+    @given(
+        st.sampled_from([1, 2, 3, 7, 16]),
+        st.sampled_from([2.0, 1.5, ROOT2]),
+        st.sampled_from(SAMPLINGS),
+        st.sampled_from([None, 1, 2, 7, 20]),
+        st.booleans(),
+    )
+    def test_is_linear_interpolation(self, n, base, sampling, size, pooled):
+        """On the grid of level 0, or on that many pixels from the first."""
         x = paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 3, base, sampling=sampling)
-        for index, level in enumerate(resample(x).levels):
-            expected = np.interp(np.arange(n), positions(x, index, 0), x.levels[index][0, 0].numpy())
+        x = avg_pool(x.keep(2), 2) if pooled and n > 3 else x
+        places = positions(x, 0, 0) if size is None else np.arange(size)
+        for index, level in enumerate(resample(x, size).levels):
+            expected = np.interp(places, positions(x, index, 0), x.levels[index][0, 0].numpy())
             assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
 
-    @given(st.sampled_from([8, 11, 16]), st.integers(1, 20), st.sampled_from(["dense", "pyramid"]))
-    def test_size_counts_pixels_from_the_first(self, n, size, sampling):
-        x = avg_pool(paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 2, sampling=sampling), 2)
-        for index, level in enumerate(resample(x, (size,)).levels):
-            expected = np.interp(np.arange(size), positions(x, index, 0), x.levels[index][0, 0].numpy())
-            assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
-
-    def test_dense_levels_are_already_there(self):
-        x = paper_lift(torch.rand(1, 2, 9, 9), 3)
+    def test_needs_a_level_0_but_may_be_there(self):
+        x = paper_lift(torch.rand(1, 2, 9), 3)
         assert all(a is b for a, b in zip(resample(x).levels, x.levels, strict=True))
-
-    def test_needs_a_level_0_to_bring_the_others_to(self):
-        x = paper_lift(torch.rand(1, 1, 8), 4, first_level=-2).keep(2)
         with pytest.raises((ValueError, IndexError), match="level"):
-            resample(x)
+            resample(paper_lift(torch.rand(1, 1, 8), 4, first_level=-2).keep(2))
 
     def test_without_space_there_is_nothing_to_do(self):
-        x = ScaleSpace((torch.rand(2, 3), torch.rand(2, 3)), steps=(1, 2))
+        x = ScaleSpace(tuple(torch.rand(2, 3) for _ in range(3)), steps=(1, 2, 4))
         assert resample(x) is x
+        assert all(a is b for a, b in zip(scale_shift(x, 1).levels, x.levels[1:], strict=True))
 
     @pytest.mark.parametrize("size", [(8,), (8, 8, 8), (0, 8), (8, -1)])
     def test_refuses_sizes_that_do_not_fit(self, size):
@@ -169,16 +155,11 @@ class TestResample:
             resample(paper_lift(torch.rand(1, 1, 8, 8)), size)
 
     def test_gradient(self):
-        levels = tuple(torch.rand(1, 1, n, 2, dtype=torch.float64, requires_grad=True) for n in (5, 3))
-        base = paper_lift(torch.zeros(1, 1, 5, 2), 2, sampling="pyramid")
-        x = base.replace(levels, origins=((0.25, 0.0), (0.5, 0.0)))
-
-        def function(*levels):
-            return resample(x.replace(levels)).levels + resample(x.replace(levels), (6, 2)).levels
-
-        assert torch.autograd.gradcheck(
-            lambda a, b: function(a, b[:, :, :, :1]), (levels[0], torch.rand(1, 1, 3, 1).double().requires_grad_())
-        )
+        x = paper_lift(torch.zeros(1, 1, 5, 1), 2, sampling="pyramid")
+        levels = tuple(torch.rand(1, 1, n, 1, dtype=torch.float64, requires_grad=True) for n in (5, 3))
+        x = x.replace(levels, origins=((0.25, 0.0), (0.5, 0.0)))
+        assert torch.autograd.gradcheck(lambda *levels: resample(x.replace(levels)).levels, levels)
+        assert torch.autograd.gradcheck(lambda *levels: resample(x.replace(levels), (6, 2)).levels, levels)
 
 
 class TestPyramid:
@@ -194,8 +175,7 @@ class TestPyramid:
     @pytest.mark.parametrize("base", [2.0, 1.5, ROOT2])
     def test_a_pyramid_is_one_already(self, base):
         x = paper_lift(torch.rand(1, 2, 13, 9), 4, base, sampling="pyramid")
-        for a, b in zip(feature_pyramid(x).values(), x.levels, strict=True):
-            assert torch.equal(a, b)
+        assert_levels(list(feature_pyramid(x).values()), x, rtol=0, atol=0)
 
     @pytest.mark.parametrize("base", [2.0, 1.5])
     def test_registered_after_pooling(self, base):
@@ -244,19 +224,14 @@ class TestScaleShift:
         for level, expected in zip(got.levels, read_naively(x, shift), strict=True):
             assert_allclose(level[0, 0].numpy(), expected, atol=1e-8)
 
-    @pytest.mark.parametrize("base", [2.0, 1.5, 1.2])
-    def test_on_a_pyramid_it_renumbers(self, base):
-        x = paper_lift(torch.rand(2, 3, 17, 12), 4, base, sampling="pyramid")
+    @pytest.mark.parametrize(
+        ("sampling", "base"), [("pyramid", 2.0), ("pyramid", 1.5), ("pyramid", 1.2), ("dense", 2), ("dense", 3)]
+    )
+    def test_a_pyramid_is_renumbered_and_dense_levels_thinned(self, sampling, base):
+        x = paper_lift(torch.rand(2, 3, 17, 12), 4, base, sampling=sampling)
         for n in range(4):
-            for got, expected in zip(scale_shift(x, n).levels, x.levels[n:], strict=True):
-                assert torch.equal(got, expected)
-
-    @pytest.mark.parametrize("base", [2, 3])
-    def test_dense_it_thins(self, base):
-        x = paper_lift(torch.rand(2, 3, 17, 12), 4, base)
-        for n in range(4):
-            for got, expected in zip(scale_shift(x, n).levels, x.levels[n:], strict=True):
-                assert torch.equal(got, expected[:, :, :: base**n, :: base**n])
+            step = 1 if sampling == "pyramid" else base**n
+            assert_levels(scale_shift(x, n), [f[:, :, ::step, ::step] for f in x.levels[n:]], rtol=0, atol=0)
 
     @given(
         st.sampled_from([1, 2, 9, 16, 23]),
@@ -268,9 +243,7 @@ class TestScaleShift:
         sampling, base = kind
         x = paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 7, base, sampling=sampling)
         twice, once = scale_shift(scale_shift(x, a), b), scale_shift(x, a + b)
-        assert twice.shapes == once.shapes
-        for got, expected in zip(twice.levels, once.levels, strict=True):
-            assert torch.equal(got, expected)
+        assert_levels(twice, once, rtol=0, atol=0)
 
     @pytest.mark.parametrize("first_level", [-1, -2])
     def test_finer_levels(self, first_level):
@@ -285,9 +258,7 @@ class TestScaleShift:
     def test_positions_scale(self, name, sampling):
         """The value of a ramp at z becomes c^n z."""
         x = OPERATIONS[name](ramps((40, 36), num_levels=3, sampling=sampling))
-        x = fill_with_positions(x)
-        got = scale_shift(x, 1)
-        assert_registered(got / 2)
+        assert_registered(scale_shift(fill_with_positions(x), 1) / 2)
 
     @pytest.mark.parametrize("n", [-1, 3, 4])
     def test_keeps_a_level(self, n):
@@ -299,43 +270,21 @@ class TestScaleShift:
         f = torch.rand(1, 1, 6, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda f: scale_shift(x.replace((f, 2 * f)), 1).levels, f)
 
-    def test_levels_without_space_are_renumbered(self):
-        levels = tuple(torch.rand(2, 3) for _ in range(3))
-        got = scale_shift(ScaleSpace(levels), 1)
-        assert all(a is b for a, b in zip(got.levels, levels[1:], strict=True))
 
-
-@pytest.mark.parametrize(
-    "base", [QUINCUNX, ROTATED, STRETCH, SHEARED], ids=["quincunx", "rotated", "stretch", "sheared"]
-)
-class TestMatrixShift:
-    def test_lattice_points_are_where_the_origins_say(self, base):
-        """A position z of the result has read C z: so its own position, multiplied by C."""
-        x = ramps((9, 8), num_levels=2, base=base)
-        got = scale_shift(x, 1)
-        level = got.levels[0][0].numpy()
-        found = 0
-        for i in np.ndindex(*level.shape[1:]):
-            z = np.array(got.origins[0]) + got.steps[0] * np.array(i)
-            read = np.array(base) @ z
-            if (read >= 0).all() and (read <= (8, 7)).all():
-                assert_allclose(level[:, *i], read, atol=1e-9)
-                found += 1
-        assert found == sum(
-            np.allclose(np.linalg.inv(base) @ i, np.rint(np.linalg.inv(base) @ i)) for i in np.ndindex(9, 8)
-        )
-
-    def test_moved_grids(self, base):
-        """After an operation that moved sample 0, positions count, not indices."""
-        x = ramps((12, 12), num_levels=2, base=base)
-        x = fill_with_positions(x.replace(x.levels, origins=((2.0, 1.0), (2.0, 1.0))))
-        got = scale_shift(x, 1)
-        level = got.levels[0][0].numpy()
-        found = 0
-        for i in np.ndindex(*level.shape[1:]):
-            z = np.array(got.origins[0]) + got.steps[0] * np.array(i)
-            read = np.array(base) @ z
-            if (read >= (2, 1)).all() and (read <= (13, 12)).all():
-                assert_allclose(level[:, *i], read, atol=1e-9)
-                found += 1
-        assert found > 0.7 * 144 / abs(np.linalg.det(base))
+@pytest.mark.parametrize("base", MATRICES.values(), ids=MATRICES)
+@pytest.mark.parametrize("origin", [(0.0, 0.0), (2.0, 1.0)])
+def test_matrices_move_positions(base, origin):
+    """A position z of the result has read C z: so its own position, multiplied by C; positions count, not indices."""
+    x = ramps((12, 11), num_levels=2, base=base)
+    x = fill_with_positions(x.replace(x.levels, origins=(origin, origin)))
+    got = scale_shift(x, 1)
+    first, found = np.array(origin), 0
+    for i in np.ndindex(*got.sizes(0)):
+        read = np.array(base) @ (np.array(got.origins[0]) + got.steps[0] * np.array(i))
+        if (read >= first).all() and (read - first <= (11, 10)).all():
+            assert_allclose(got.levels[0][0][:, *i].numpy(), read, atol=1e-9)
+            found += 1
+    inverse = np.linalg.inv(base)
+    places = [inverse @ (first + i) for i in np.ndindex(12, 11)]
+    on_lattice = sum(np.allclose(place - got.origins[0], np.rint(place - got.origins[0])) for place in places)
+    assert found == on_lattice > 0.7 * 132 / abs(np.linalg.det(base))

@@ -1,0 +1,92 @@
+"""Batch normalization over processes with unequal batches is that of one process with the joint batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed
+from torch.testing import assert_close
+
+from scalespaces import ScaleSpace
+from scalespaces.nn import ScaleBatchNorm
+
+# This file is also the program that each process runs.
+BATCHES = (3, 0, 2)  # samples of the processes
+
+
+def joint_batch() -> tuple[ScaleSpace, tuple[Tensor, ...]]:
+    torch.manual_seed(1)
+    levels = tuple(
+        3 * torch.randn(sum(BATCHES), 3, *size, dtype=torch.float64) + 2 for size in ((6, 5), (3, 3), (2, 2))
+    )
+    return ScaleSpace(levels, steps=(1, 2, 4)), tuple(map(torch.randn_like, levels))
+
+
+def run(x: ScaleSpace, back: tuple[Tensor, ...], sync: bool) -> dict[str, Any]:
+    """One step of training, and what it leaves behind."""
+    layer = ScaleBatchNorm(3, sync=sync, dtype=torch.float64)
+    leaves = tuple(f.detach().clone().requires_grad_() for f in x.levels)
+    out = layer(x.replace(leaves)).levels
+    torch.autograd.backward(out, back)
+    return {
+        "out": [f.detach() for f in out],
+        "grads": [f.grad for f in leaves],
+        "parameters": torch.stack([p.grad for p in layer.parameters() if p.grad is not None]),
+        "state": [layer.running_mean, layer.running_var, layer.num_batches_tracked],
+    }
+
+
+def worker(rank: int, folder: Path) -> None:
+    distributed.init_process_group("gloo", f"file://{folder / 'meet'}", rank=rank, world_size=len(BATCHES))
+    x, back = joint_batch()
+    own = slice(sum(BATCHES[:rank]), sum(BATCHES[: rank + 1]))
+    result = run(x[own], tuple(f[own] for f in back), sync=True)
+    torch.save(result, folder / f"{rank}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each process, with batches of different sizes, has after one step."""
+    folder = tmp_path_factory.mktemp("gloo")
+    command = [sys.executable, "-W", "error", __file__]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    logs = [folder / f"{rank}.log" for rank in range(len(BATCHES))]
+    running = []
+    for rank, log in enumerate(logs):
+        with log.open("w") as file:
+            running.append(subprocess.Popen([*command, str(rank), str(folder)], env=environment, stderr=file))
+    try:
+        codes = [process.wait(timeout=120) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert codes == [0] * len(BATCHES), "\n".join(log.read_text() for log in logs)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(len(BATCHES))]
+
+
+@pytest.mark.skipif(not distributed.is_available(), reason="torch was built without torch.distributed")
+def test_unequal_batches_one_of_them_empty(parts):
+    expected = run(*joint_batch(), sync=False)
+    for name, tolerance in (("out", 1e-12), ("grads", 1e-7)):
+        got = [torch.cat(pieces) for pieces in zip(*(part[name] for part in parts), strict=True)]
+        assert_close(got, expected[name], rtol=tolerance, atol=tolerance)
+    assert_close(sum(part["parameters"] for part in parts), expected["parameters"], rtol=1e-6, atol=1e-7)
+    for part in parts:
+        assert_close(part["state"], expected["state"], rtol=1e-6, atol=1e-7)
+        assert all(torch.equal(a, b) for a, b in zip(part["state"], parts[0]["state"], strict=True))
+
+
+def test_without_processes_sync_changes_nothing():
+    x, back = joint_batch()
+    assert_close(run(x, back, sync=True), run(x, back, sync=False))
+
+
+if __name__ == "__main__":
+    worker(int(sys.argv[1]), Path(sys.argv[2]))
