@@ -109,13 +109,8 @@ def test_activations_are_what_the_layers_return(name):
         model(image)
     seen.pop((image.data_ptr(), tuple(image.shape)), None)
     expected = sum(tensor.numel() * tensor.element_size() for tensor in seen.values()) / 2**20
-    assert math.isclose(summarize(model, (3, 64, 64)).activations_mib, expected)
-
-
-@pytest.mark.parametrize("name", ["s_densenet", "p4m_densenet", "resnet"])
-def test_every_parameter_is_in_a_row(name):
-    model = create_model(name)
-    summary = summarize(model, (3, 96, 96))
+    summary = summarize(model, (3, 64, 64))
+    assert math.isclose(summary.activations_mib, expected)
     assert summary.parameters == sum(p.numel() for p in model.parameters())
 
 
