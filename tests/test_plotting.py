@@ -282,12 +282,13 @@ def test_lighter_weights_are_paler():
 def test_pictures_are_drawn_into_a_given_figure():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("Agg")
-    for plot, drawn in (
+    cases: Any = (
         (plot_scale_space, [IMAGE]),
         (plot_equivariance, [[ONE]]),
         (plot_over_scales, [{"a": [(1, 0.5)]}]),
         (plot_correlation, [lambda x: x, IMAGE]),
-    ):
+    )
+    for plot, drawn in cases:
         into = pyplot.figure()
         assert plot(*drawn, into=into) is into
         assert into.axes

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scalespaces.data._make import write_sets
+from scalespaces.data._idx import write_sets
 from torch import Tensor
 
 from scalespaces.data import ArrayImages

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from scalespaces.functional._fast._finer import Finer, make_finer, multiply_finer
+from scalespaces.functional._fast._finer import Finer, make_finer
 
 
 @st.composite

@@ -285,8 +285,8 @@ class TestFields:
         weight, bias = torch.rand(2, 3, dtype=torch.float64) if affine else (None, None)
         running = torch.rand(2, 3, dtype=torch.float64)
         twin = running.clone()
-        got = scale_batch_norm(x, *running, weight, bias, training, elements=4)
-        expected = scale_batch_norm(wide, *twin, weight, bias, training)
+        got = scale_batch_norm(x, running[0], running[1], weight, bias, training, elements=4)
+        expected = scale_batch_norm(wide, twin[0], twin[1], weight, bias, training)
         assert_close(got.levels, tuple(g.reshape(f.shape) for f, g in zip(got.levels, expected.levels, strict=True)))
         assert_close(running, twin)
 

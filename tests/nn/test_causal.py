@@ -171,6 +171,7 @@ def check(model, length):
 
 def test_the_layer_is_the_function():
     f = torch.rand(2, 3, 50)
+    arguments: Any
     for arguments in ({}, {"num_levels": 3, "base": 3, "zero_scale": 1.0, "stages": 2, "sampling": "dense"}):
         layer = CausalLift(**arguments, padding_mode="replicate")
         expected = causal_lift(f, **arguments, padding_mode="replicate")
@@ -179,6 +180,7 @@ def test_the_layer_is_the_function():
         arguments = {name: arguments[name] for name in ("base", "zero_scale", "stages") if name in arguments}
         for n in range(3):
             assert_close(layer.downscale(f, n), causal_downscale(f, n, **arguments, padding_mode="replicate"))
+    wrong: Any
     for name, wrong in (("base", 1.5), ("num_levels", 0), ("stages", 0), ("zero_scale", -1.0), ("sampling", "sparse")):
         with pytest.raises(ValueError, match=f"{name} (must be|is one of)"):
             CausalLift(**{name: wrong})

@@ -103,8 +103,8 @@ class TestMoves:
                     center = old.unit[a] * (old.origins[k][a] + step * samples.mean())
                     assert new.unit[a] * (new.origins[k][a] + step * i) == pytest.approx(center)
         if dilated:
-            shift = [(p - d * (n - 1) / 2) / s for n, s, p, d in axes]
-            back = new.refine(stride, shift)
+            shift = tuple((p - d * (n - 1) / 2) / s for n, s, p, d in axes)
+            back = new.refine(tuple(stride), shift)
             assert back.unit == pytest.approx(old.unit)
             np.testing.assert_allclose(back.origins, old.origins, atol=1e-12)
 

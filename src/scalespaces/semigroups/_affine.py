@@ -59,7 +59,7 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     def act(self, s: ScaleTranslation, f: Tensor) -> Tensor:
         """The image, shrunk, on the same grid."""
-        return sample_lattice(self._blur(*self._taps(s), f), np.linalg.inv(s.A), s.z, f.shape[2:])
+        return sample_lattice(self._blur(self._taps(s)[0], f), np.linalg.inv(s.A), s.z, f.shape[2:])
 
     def key(self, s: ScaleTranslation) -> Hashable:
         return rounded((*s.A.ravel().tolist(), *s.z.tolist()))

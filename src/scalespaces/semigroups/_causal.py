@@ -91,7 +91,7 @@ def causal_lift(
         ((1, 3, 40), (1, 3, 20), (1, 3, 10))
     """
     kernel = (base, zero_scale, stages)
-    return apply_causal_lift(signal, *causal_taps(*kernel), kernel, num_levels, sampling, padding_mode)
+    return apply_causal_lift(signal, causal_taps(*kernel)[0], kernel, num_levels, sampling, padding_mode)
 
 
 def step_taps(base: float, zero_scale: float, stages: int) -> Array:

@@ -165,7 +165,7 @@ def p4_conv(
         padding_mode=padding_mode,
         scale_padding=scale_padding,
     )
-    return out.levels[0] if isinstance(x, Tensor) else out
+    return out.levels[0] if isinstance(x, Tensor) else out  # type: ignore[reportReturnType]
 
 
 def group_pool(x: Field, mode: str = "max", *, group: Group) -> Field:

@@ -146,7 +146,8 @@ def assert_equivariant(
             raise AssertionError(f"not equivariant: {uneven}; use the same layers at all levels.\n{found.table}")
         found.judge(tolerance, _EXACT + ("" if watched.lifts else _NO_LIFT))
         for axis in range(2 - image.ndim, 0) if translations else ():
-            moves = _moves(watched, image, None if translations is True else translations, axis, whole=True)
+            given = None if isinstance(translations, bool) else translations
+            moves = _moves(watched, image, given, axis, whole=True)
             _translated(watched, image, moves, None, axis).judge(tolerance, _EXACT_MOVES)
 
 
@@ -311,7 +312,8 @@ def _translated(watched: Watched, image: Tensor, moves: list[int], margin: float
             outputs = both, sample(level, place, 1.0, offset, size), moved.levels[j], other.levels[j]
             both, *samples = (columns(x.narrow(place, first, length), still.axes) for x in outputs)
             if (rows := (both == 1).all(1)).any():
-                pairs.append(Pair((i, j), *(x[rows] for x in samples)))
+                moved_by, mine, theirs = (x[rows] for x in samples)
+                pairs.append(Pair((i, j), moved_by, mine, theirs))
     lost = {*level_numbers(still)} - {pair.entry[1] + still.first_level for pair in pairs} if margin is None else ()
     left_out = dict.fromkeys(sorted(lost), "every sample sees a border")
     return Comparison(pairs, image, still, moves, what="translation", left_out=left_out)

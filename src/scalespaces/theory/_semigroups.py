@@ -117,7 +117,8 @@ def act(
         diagonal = element.A.diagonal()
         if not np.array_equal(element.A, np.diag(diagonal)) or (diagonal <= 0).any():
             raise ValueError(f"shape is only known for a diagonal A > 0, got A = {element.A.tolist()}; pass shape")
-        shape = (np.floor((np.array(f.shape) - 1 - element.z) * diagonal + 1e-9).astype(int) + 1).tolist()
+        sizes = np.floor((np.array(f.shape) - 1 - element.z) * diagonal + 1e-9).astype(int) + 1
+        shape = [int(n) for n in sizes]
         if min(shape) < 1:
             raise ValueError(f"z must leave some of the image, got z = {element.z.tolist()} for {f.shape}; pass shape")
     shape = [check_integer("shape", n, 1) for n in shape]

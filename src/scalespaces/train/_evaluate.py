@@ -201,7 +201,7 @@ def evaluate(
         for name, network in networks.items():
             one = num_levels(network) == 1
             plain = partial(class_scores, network, pixels=dense, pool="model" if one else pool, tile=tile)
-            more = [("tta", tta, "mean"), ("select", select, "select")] if one or baselines == "all" else []
+            more: Any = [("tta", tta, "mean"), ("select", select, "select")] if one or baselines == "all" else []
             methods[name] = {
                 "plain": plain,
                 **{way: MultiScale(plain, given, how) for way, given, how in more if given},

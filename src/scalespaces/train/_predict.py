@@ -68,7 +68,7 @@ def predict(
     """
     network = model if isinstance(model, nn.Module) else load(model)
     check_integer("batch", batch, 1)
-    given = [images] if isinstance(images, File) else images
+    given: Any = [images] if isinstance(images, File) else images
     tensor = given if isinstance(given, Tensor) else None
     if not len(given) or (tensor is not None and tensor.ndim not in (3, 4)):
         got = "none" if tensor is None else f"shape {tuple(tensor.shape)}"
