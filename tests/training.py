@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scalespaces.data._idx import write_sets
 from torch import Tensor
 
 from scalespaces.data import ArrayImages
+from scalespaces.data._idx import write_sets
 from scalespaces.train._checkpoints import load_checkpoint
 
 

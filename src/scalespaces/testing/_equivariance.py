@@ -312,8 +312,8 @@ def _translated(watched: Watched, image: Tensor, moves: list[int], margin: float
             outputs = both, sample(level, place, 1.0, offset, size), moved.levels[j], other.levels[j]
             both, *samples = (columns(x.narrow(place, first, length), still.axes) for x in outputs)
             if (rows := (both == 1).all(1)).any():
-                moved_by, mine, theirs = (x[rows] for x in samples)
-                pairs.append(Pair((i, j), moved_by, mine, theirs))
+                expected, got, another = (x[rows] for x in samples)
+                pairs.append(Pair((i, j), expected, got, another))
     lost = {*level_numbers(still)} - {pair.entry[1] + still.first_level for pair in pairs} if margin is None else ()
     left_out = dict.fromkeys(sorted(lost), "every sample sees a border")
     return Comparison(pairs, image, still, moves, what="translation", left_out=left_out)
