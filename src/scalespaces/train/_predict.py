@@ -68,9 +68,9 @@ def predict(
     """
     network = model if isinstance(model, nn.Module) else load(model)
     check_integer("batch", batch, 1)
-    given: Any = [images] if isinstance(images, File) else images
-    tensor = given if isinstance(given, Tensor) else None
-    if not len(given) or (tensor is not None and tensor.ndim not in (3, 4)):
+    tensor = images if isinstance(images, Tensor) else None
+    files: Any = [images] if isinstance(images, File) else images
+    if not len(files) or (tensor is not None and tensor.ndim not in (3, 4)):
         got = "none" if tensor is None else f"shape {tuple(tensor.shape)}"
         raise ValueError(f"images are a tensor (B, C, H, W) or (C, H, W), a file, or several files, got {got}")
     if tensor is not None and size is not None:
@@ -82,9 +82,9 @@ def predict(
         if tensor is not None:
             seen: Any = to_input(network, to_unit(tensor if tensor.ndim == 4 else tensor[None]))
         elif pixels:
-            seen = [to_input(network, read_channels(file, channels_of(network), size)) for file in given]
+            seen = [to_input(network, read_channels(file, channels_of(network), size)) for file in files]
         else:
-            return torch.stack([p for _, p in predict_classes(network, given, batch=batch, pool=pool, size=size)])
+            return torch.stack([p for _, p in predict_classes(network, files, batch=batch, pool=pool, size=size)])
         if not pixels:
             found = [_probabilities(network, part, pool, False) for part in seen.split(batch)]
             return check_finite(torch.cat(found)).cpu()
