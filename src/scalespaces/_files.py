@@ -1,7 +1,5 @@
 """Writing files so that nothing is lost or half-written."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

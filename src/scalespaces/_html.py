@@ -1,7 +1,5 @@
 """HTML that the demo's report and the explorer share: elements, rows of tables, and pictures inside the page itself."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterable

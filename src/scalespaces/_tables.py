@@ -1,7 +1,5 @@
 """Tables of text, as the commands and the benchmarks print them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -3,8 +3,6 @@
 What is public elsewhere is used directly. When PyTorch changes one of these names, this is the file to mend.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Equivariance errors of the explorer's networks: measured, and explained in a sentence."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

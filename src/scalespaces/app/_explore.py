@@ -1,7 +1,5 @@
 """The levels of an image's scale-space and what they cost, for the explorer."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Who may use the page: browsers that show it, and no other site that they visit."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

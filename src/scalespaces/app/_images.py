@@ -1,7 +1,5 @@
 """Images from files that may be anything: they come out small, upright and in color, or with a helpful error."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page: gradio's components, and which of them shows what."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

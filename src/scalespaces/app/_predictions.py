@@ -1,7 +1,5 @@
 """The answers of a saved network while an image is zoomed."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

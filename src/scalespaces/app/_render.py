@@ -1,7 +1,5 @@
 """Results as HTML that follows the page's colors and width. Every text that comes from a user is escaped."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from html import escape

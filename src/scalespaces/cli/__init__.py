@@ -3,8 +3,6 @@
 It takes the words after the command's name, and returns a namespace, with a function ``run`` that is called with it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``scalespaces app``: the explorer, a page on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What the commands share: parsers, types of arguments, and a line of progress."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

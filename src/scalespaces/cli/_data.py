@@ -1,7 +1,5 @@
 """``scalespaces data``: download, make and check datasets."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

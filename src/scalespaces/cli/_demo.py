@@ -1,7 +1,5 @@
 """``scalespaces demo``: train on digits of one size, test at others, and write a report."""
 
-from __future__ import annotations
-
 import argparse
 import webbrowser
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``scalespaces equivariance``: how far random networks are from commuting with downscaling."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

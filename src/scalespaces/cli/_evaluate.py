@@ -1,7 +1,5 @@
 """``scalespaces evaluate``: networks at several scales, compared with what people do about scale."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

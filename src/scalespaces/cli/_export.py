@@ -1,7 +1,5 @@
 """``scalespaces export``: a saved network as ONNX or for torch.export."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``scalespaces models`` and ``scalespaces info``: the networks by name, and what one costs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

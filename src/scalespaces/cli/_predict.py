@@ -1,7 +1,5 @@
 """``scalespaces predict``: the predictions of a saved network for a user's own images."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys

@@ -1,7 +1,5 @@
 """``scalespaces train``: a recipe, and any of its keys from the command line."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The paper's augmentation for PCam: on batches, on their device, keyed by (seed, epoch, sample)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

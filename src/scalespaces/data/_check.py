@@ -1,7 +1,5 @@
 """Is a dataset whole? What it holds, and what is wrong where."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Cityscapes: the official tree of street scenes and their annotations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

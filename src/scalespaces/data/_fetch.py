@@ -1,7 +1,5 @@
 """Downloads with checksums. An interrupted download resumes where it stopped."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

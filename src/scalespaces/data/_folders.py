@@ -1,7 +1,5 @@
 """Images in files: a folder for each class, a folder with a table of labels, or images with masks."""
 
-from __future__ import annotations
-
 import csv
 import warnings
 from collections import Counter

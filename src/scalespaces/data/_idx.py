@@ -1,7 +1,5 @@
 """IDX files, the format of MNIST: arrays after a header with their type and sizes."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Datasets of images. Their random numbers depend on (seed, epoch, sample) alone, not on order, worker or process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

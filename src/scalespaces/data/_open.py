@@ -1,7 +1,5 @@
 """The one door: open a dataset of any kind by its folder, its kind and a split."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """PatchCamelyon: the official HDF5 files, and the same patches as a folder of images with a table of labels."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Image files: pictures as bytes or floats, masks as class numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sets of digits that test how a network handles scale: one with many scales, and ones with unseen scales."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

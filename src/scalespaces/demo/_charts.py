@@ -1,7 +1,5 @@
 """Accuracy against the size of the digits: an SVG in the colors of the report, and a figure for documents."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

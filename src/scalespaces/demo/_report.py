@@ -1,7 +1,5 @@
 """The report: one page that contains everything it shows."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

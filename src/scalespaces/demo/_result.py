@@ -1,7 +1,5 @@
 """The demo's results as plain values, and the promises that they are checked against."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

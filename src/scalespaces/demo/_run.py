@@ -1,7 +1,5 @@
 """All of the demo: train and test, then look at digits, features, levels of a photograph, and errors."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The experiment: train networks on digits of one size, and test them at others."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """torch's normalizations, linear layers, ReLU and factories on scale-spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a function of ours takes the place of one of torch's, and what all of them need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

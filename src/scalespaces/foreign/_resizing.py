@@ -1,7 +1,5 @@
 """torch's padding, interpolation and pixel shuffles on scale-spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

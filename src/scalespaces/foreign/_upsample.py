@@ -7,8 +7,6 @@ between neighbors :math:`c^v` apart, the largest power that divides :math:`r`: c
 sample has to it when the image comes downscaled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ Each runs level by level, with taps :math:`c^k` apart at level k as those of
 pyramid, and level 0 of any sampling) it is the torch function itself that runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

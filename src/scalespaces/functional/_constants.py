@@ -1,7 +1,5 @@
 """Tensors made of plain numbers: computed once, and sent to a device once."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The scale-space correlation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Correlation of one tensor with taps at any spacing."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

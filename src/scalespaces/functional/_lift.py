@@ -1,7 +1,5 @@
 """The lift: from an image to its scale-space."""
 
-from __future__ import annotations
-
 import math
 import operator
 import warnings

@@ -1,7 +1,5 @@
 """Mean and variance of levels together, and normalization by them, as formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batch normalization and dropout over levels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

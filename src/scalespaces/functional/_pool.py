@@ -1,7 +1,5 @@
 """Pooling over windows of space, over all of space, and over levels."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Moving levels between grids, and the semigroup's action on lifted functions."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

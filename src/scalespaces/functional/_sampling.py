@@ -1,7 +1,5 @@
 """Reading one tensor off its grid: padding, interpolation, lattices."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A rule takes the axes of space, the shapes of the levels before and after, and t
 gone, or None for an axis that is no more. What it cannot follow it refuses.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A call on one space, or on several on one grid, whose results have the shapes of
 followed by the rules of :mod:`._axes`. Functions that need the geometry are registered in ``TORCH_FUNCTIONS``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, ClassVar, Self

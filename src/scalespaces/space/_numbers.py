@@ -1,7 +1,5 @@
 """Numbers of a grid: integers up to rounding, how many samples fit, one number per axis; all computed once."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """While foreign code runs on scale-spaces: refuse what it might get wrong in silence."""
 
-from __future__ import annotations
-
 import linecache
 import re
 import sys

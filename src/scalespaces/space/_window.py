@@ -1,7 +1,5 @@
 """Sliding windows: the taps of a filter or a pooling, and how they slide."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

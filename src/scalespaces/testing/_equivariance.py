@@ -4,8 +4,6 @@ The network runs on the image and on the image downscaled or moved, and the leve
 compared. A third run, on another image, shows how much the channels vary at all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ a channel by the *spread* of that channel, a standard deviation over images, so 
 hides an error. A channel that does not vary must agree up to rounding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

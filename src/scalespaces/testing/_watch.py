@@ -3,8 +3,6 @@
 A level that sees past the last lifted level, or a level finer than the image, cannot be exact and is left out.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """From a dataset to batches. A training batch depends on (seed, epoch, batch) alone, not on the number of processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Iterator
 from typing import Any

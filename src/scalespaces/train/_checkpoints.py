@@ -1,7 +1,5 @@
 """The files of a run: the last checkpoint, the best one, the best network, and the metrics of every epoch."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import math

@@ -1,7 +1,5 @@
 """The data of a recipe: its options, its sets and its classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args

@@ -10,8 +10,6 @@ A batch takes this path, for every network, method and scale::
 ``at_scale`` and ``MultiScale`` are in ``_scales``, ``class_scores`` in ``_predict``.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Several levels, one answer: how levels are combined in evaluation, and supervised in training."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """Metrics of classes, of images or of their pixels. Made of torchmetrics (extra ``train``)."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Predictions: the classes of images in files, and of the pixels of images of any size."""
 
-from __future__ import annotations
-
 import colorsys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Training by a recipe, on one device or many, interrupted or not."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

@@ -1,7 +1,5 @@
 """What is done about scale: images resized, a network evaluated at several scales, and scale jitter for training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """What is trained, and with what: a network, its loss and its batches, as a Lightning module."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

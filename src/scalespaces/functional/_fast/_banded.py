@@ -10,8 +10,6 @@ what is left is one batched product of matrices, which makes far better use of a
 although most of a block is zeros (and a pixel that is not finite spoils the whole blocks which it meets).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Batch normalization over levels in the kernels of PyTorch's own, with the gradient of the formula."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Average pooling of windows that do not overlap, with a gradient that keeps no input."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ Each fast path computes what the plain formula next to its call computes. Compil
 gradients) get the plain formula: they fuse or differentiate it themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ same fraction for all :math:`j`: each of the :math:`q` phases is a weighted sum 
 Its adjoint adds to the same two slices.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -10,8 +10,6 @@ before. And the filter sees zeros outside the finer grid, where the repeated sam
 and last samples along each axis is taken off again.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
