@@ -5,19 +5,9 @@ from types import ModuleType
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import ``module``, or say which extra of this package installs it.
-
-    Args:
-        module: Dotted name of the module.
-        extra: The extra of ``pyproject.toml`` that brings it.
-
-    Raises:
-        ImportError: If the module is not installed. A module that is installed and fails to import for a
-            reason of its own raises its own error.
+    """Import a module, or name the extra of this package that installs it; other import errors pass through.
 
     Example:
-        >>> require("math", "plot").floor(1.5)
-        1
         >>> require("absent", "plot")
         Traceback (most recent call last):
         ...

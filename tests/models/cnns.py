@@ -247,10 +247,9 @@ class Zoo(nn.Module):
 
 
 def volumes(dims: int) -> nn.Module:
-    conv, norm, pool = {
-        1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d),
-        3: (nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d),
-    }[dims]
+    conv, norm, pool = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 3: (nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d)}[
+        dims
+    ]
     up = nn.Upsample(scale_factor=2, mode={1: "linear", 3: "trilinear"}[dims])
     layers = [conv(3, 4, 3, padding=1), norm(4), nn.ReLU(), pool(2), conv(4, 4, 3, padding=1), up, conv(4, 2, 3)]
     return nn.Sequential(*layers)

@@ -31,10 +31,7 @@ from scalespaces.semigroups._p4 import Group, order
 from scalespaces.testing import assert_equivariant
 
 GROUPS: list[Group] = ["p4", "p4m"]
-LAYERS: dict[str, Any] = {
-    "p4": (P4Conv2d, P4BatchNorm, P4Pool),
-    "p4m": (P4MConv2d, P4MBatchNorm, P4MPool),
-}
+LAYERS: dict[str, Any] = {"p4": (P4Conv2d, P4BatchNorm, P4Pool), "p4m": (P4MConv2d, P4MBatchNorm, P4MPool)}
 
 
 def settle(model: nn.Sequential, *inputs: Tensor) -> nn.Sequential:

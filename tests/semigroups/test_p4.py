@@ -281,20 +281,11 @@ WRONG: Any = "p8"
         (lambda: transform_image(rand(1, 8, 3, 3), -1), "numbered 0 to 7, got -1"),
         (lambda: group_pool(rand(1, 8, 3, 3), "sum", group="p4"), "mode is one of max, mean"),
         (lambda: expand_filters(rand(1, 1, 4, 3, 2), "p4"), "only square filters can be turned, got one of 3 x 2"),
-        (
-            lambda: expand_filters(rand(1, 1, 3, 3), "p4"),
-            r"are \(F_out, F_in, 4, \[k,\] h, w\), got shape",
-        ),
+        (lambda: expand_filters(rand(1, 1, 3, 3), "p4"), r"are \(F_out, F_in, 4, \[k,\] h, w\), got shape"),
         (lambda: expand_filters(rand(1, 1, 8, 3, 3), "p4"), r"got shape \(1, 1, 8, 3, 3\); lifting=True is for"),
-        (
-            lambda: expand_filters(rand(1, 1, 4, 2, 3, 3), "p4", lifting=True),
-            r"filters of p4 are \(F_out, F_in, \[k",
-        ),
+        (lambda: expand_filters(rand(1, 1, 4, 2, 3, 3), "p4", lifting=True), r"filters of p4 are \(F_out, F_in, \[k"),
         (lambda: p4_conv(rand(1, 4, 5, 5), rand(1, 1, 4, 2, 3, 3), group="p4"), "of 2 levels needs a ScaleSpace"),
-        (
-            lambda: p4_conv(rand(1, 3, 5, 5), rand(1, 2, 4, 3, 3), group="p4"),
-            "2 fields of 4 channels, 8 together",
-        ),
+        (lambda: p4_conv(rand(1, 3, 5, 5), rand(1, 2, 4, 3, 3), group="p4"), "2 fields of 4 channels, 8 together"),
         (lambda: p4_conv(rand(1, 8, 5, 5), rand(1, 2, 3, 3), group="p4", lifting=True), "2 plain channels, got 8"),
         (lambda: p4_conv(rand(4, 5, 5), rand(1, 1, 4, 3, 3), group="p4"), "height, width"),
     ],

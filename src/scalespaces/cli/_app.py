@@ -29,12 +29,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", metavar="FILE", help="network to start with, .safetensors, as scalespaces.models.save writes it")
     add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
-    add(
-        "--port",
-        type=_port,
-        metavar="N",
-        help=f"port of the page (default: the first free one from {FIRST_PORT} on)",
-    )
+    add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is for this machine alone")
     add("--no-browser", action="store_true", help="print the address, and open no browser")
     return parser.parse_args(words)

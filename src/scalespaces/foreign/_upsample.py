@@ -38,18 +38,9 @@ def interpolate_spread(
     align_corners: bool,
     ratio: float,
 ) -> Tensor:
-    """``size`` samples of one axis made finer by ``factor``, each lattice by itself.
+    """One axis of a level made finer by ``factor``, to ``size`` samples, each of its ``spacing`` lattices by itself.
 
-    Args:
-        f: one level.
-        axis: which axis.
-        spacing: how many lattices there are.
-        base: the dilation between levels.
-        factor: of the whole space.
-        size: how many samples come out.
-        mode: as in ``F.interpolate``, nearest or linear.
-        align_corners: as in ``F.interpolate``; then and with given sizes,
-        ratio: how many samples of a lattice go into one of the result.
+    ``ratio`` samples of a lattice go into one of the result; ``mode`` and ``align_corners`` are those of F.interpolate.
     """
     j = torch.arange(size, device=f.device)
     u = torch.div(j, spacing, rounding_mode="floor")
@@ -94,15 +85,9 @@ def _phases(r: Tensor, spacing: int, base: int, factor: float, real: torch.dtype
 def transpose_spread(
     f: Tensor, spacing: int, base: int, factor: Sequence[int], plain: Callable[[Tensor], Tensor], size: Sequence[int]
 ) -> Tensor:
-    """Run a plain transposed convolution on every lattice, and weave the results together, to at most ``size``.
+    """Run a transposed convolution ``plain`` of strides ``factor`` on each of the ``spacing`` lattices per axis.
 
-    Args:
-        f: one level.
-        spacing: how many lattices there are along each axis.
-        base: the dilation between levels.
-        factor: strides of the convolution.
-        plain: the convolution, of one tensor.
-        size: how many samples come out along each axis, if there are as many.
+    The results are woven together, to at most ``size`` samples.
     """
     for axis in range(2, f.ndim):
         f = _lattices(f, axis, spacing, base, factor[axis - 2])

@@ -202,19 +202,10 @@ def lift(
     base = base if isinstance(base, float | int) else check_base(base)
     check_dims(dims, base)
     plan = plan_lift(
-        num_levels,
-        base,
-        first_level,
-        zero_scale,
-        sampling,
-        method,
-        get_kernel(kernel),
-        padding_mode,
-        truncation,
+        num_levels, base, first_level, zero_scale, sampling, method, get_kernel(kernel), padding_mode, truncation
     )
-    taps = [None if s.taps is None else torch.as_tensor(s.taps) for s in plan.stages]
     warn_of_single_samples(check_images(image, dims), plan)
-    return apply_lift(image, plan, taps)
+    return apply_lift(image, plan, plain_taps(plan))
 
 
 _SHAPES = {1: "signals (B, C, time)", 2: "images (B, C, H, W)", 3: "volumes (B, C, D, H, W)"}
@@ -273,6 +264,11 @@ def warn_of_single_samples(image: Tensor, plan: LiftPlan) -> None:
             "or larger images",
             stacklevel=3,
         )
+
+
+def plain_taps(plan: LiftPlan) -> list[Tensor | None]:
+    """The kernels of a plan as tensors, where no module keeps them."""
+    return [None if stage.taps is None else torch.as_tensor(stage.taps) for stage in plan.stages]
 
 
 def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> ScaleSpace:
@@ -405,6 +401,5 @@ def downscale(
     check_dims(dims, base)
     sampling = "pyramid" if isinstance(base, float) else "dense"
     plan = plan_lift(n + 1, base, 0, zero_scale, sampling, method, get_kernel(kernel), padding_mode, truncation)
-    taps = [None if stage.taps is None else torch.as_tensor(stage.taps) for stage in plan.stages]
-    level = _levels(check_images(image, dims), plan, taps)[n]
+    level = _levels(check_images(image, dims), plan, plain_taps(plan))[n]
     return level if isinstance(base, float) else subsample(level, np.asarray(expansion(base, n)), np.zeros(dims))[0]

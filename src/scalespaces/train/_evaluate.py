@@ -45,11 +45,7 @@ from scalespaces.train._scales import MultiScale, TooSmallError, at_scale, check
 
 Baselines = Literal["one-level", "all"]
 Method = Callable[[Tensor], Tensor]  # from images to logits
-METHODS = {
-    "plain": "",
-    "tta": " + TTA",
-    "select": " + selection",
-}  # what is done about scale, after the network's name
+METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}  # what is done about scale, after the network's name
 
 
 @dataclass

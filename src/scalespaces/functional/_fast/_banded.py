@@ -54,14 +54,7 @@ def _block_rows(ratio: float, reach: int) -> int:
 
 
 def toeplitz_band(taps: Tensor, n: int, ratio: int = 1, spacing: int = 1) -> Band:
-    """The band of a blur of ``n`` samples whose taps are ``spacing`` samples apart, read at every ``ratio``-th.
-
-    Example:
-        >>> toeplitz_band(torch.tensor([1.0, 2.0, 1.0]), 5, ratio=2).blocks
-        tensor([[[1., 2., 1., 0., 0., 0., 0.],
-                 [0., 0., 1., 2., 1., 0., 0.],
-                 [0., 0., 0., 0., 1., 2., 1.]]])
-    """
+    """The band of a blur of ``n`` samples whose taps are ``spacing`` samples apart, read at every ``ratio``-th."""
     if spacing > 1:
         taps = F.pad(taps[:, None], (0, spacing - 1)).flatten()[: 1 - spacing]
     reach = taps.shape[0] // 2
@@ -82,17 +75,7 @@ def fold_band(band: Band, n: int, padding_mode: PaddingMode) -> Band:
 
 
 def multiply(x: Tensor, bands: Sequence[Band], padding_mode: PaddingMode = "zeros") -> Tensor:
-    """The image ``(B, C, *spatial)`` times a band along every axis, in the image's memory format.
-
-    Example:
-        >>> band = toeplitz_band(torch.tensor([1.0, 2.0, 1.0]), 5)
-        >>> multiply(torch.eye(5)[:, None], [band], "replicate")[:, 0].T
-        tensor([[3., 1., 0., 0., 0.],
-                [1., 2., 1., 0., 0.],
-                [0., 1., 2., 1., 0.],
-                [0., 0., 1., 2., 1.],
-                [0., 0., 0., 1., 3.]])
-    """
+    """The image ``(B, C, *spatial)`` times a band along every axis, in the image's memory format."""
     dims, channels_last = len(bands), x.movedim(1, -1).is_contiguous() and not x.is_contiguous()
     bands = [fold_band(band, n, padding_mode) for band, n in zip(bands, x.shape[2:], strict=True)]
     amounts = []

@@ -18,21 +18,13 @@ from scalespaces._torch import is_batched
 
 @dataclass(frozen=True)
 class Finer:
-    """Interpolation along one axis.
-
-    Args:
-        axis: which axis.
-        factor: samples of the finer grid for each coarse one, :math:`q`.
-        offset: where the finer grid's first sample lies, in coarse samples.
-        samples: how many coarse ones there are; past the ends, the samples there are read.
-        size: how many finer ones there shall be.
-    """
+    """Interpolation along one axis; past the ends, the samples there are read."""
 
     axis: int
-    factor: int
-    offset: float
-    samples: int
-    size: int
+    factor: int  # samples of the finer grid for each coarse one, q
+    offset: float  # where the finer grid's first sample lies, in coarse samples
+    samples: int  # coarse ones
+    size: int  # finer ones
 
     def phases(self) -> Iterator[tuple[slice, int, int, float]]:
         """For each phase: its samples between two coarse ones, the first of these, their number, the fraction."""

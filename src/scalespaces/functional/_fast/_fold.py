@@ -30,21 +30,13 @@ _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose
 
 @dataclass(frozen=True)
 class Fold:
-    """One axis of the coarse level: how it is padded, and the taps that a filter becomes.
+    """One axis of the coarse level: how it is padded, and the taps that a filter becomes."""
 
-    Args:
-        finer: samples of the finer grid for each coarse one.
-        offset: where the finer grid's first sample lies, in coarse samples.
-        size: samples of the finer grid.
-        samples: coarse samples.
-        taps: of the filter: 3 padded by one, or 1.
-    """
-
-    finer: int
-    offset: float
-    size: int
-    samples: int
-    taps: int
+    finer: int  # samples of the finer grid for each coarse one
+    offset: float  # where the finer grid's first sample lies, in coarse samples
+    size: int  # samples of the finer grid
+    samples: int  # coarse samples
+    taps: int  # of the filter: 3 padded by one, or 1
 
     @property
     def reach(self) -> int:
@@ -113,16 +105,7 @@ def fold_axis(ratio: float, offset: float, size: int, samples: int, taps: int, p
 
 
 def upsampled_conv(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
-    """Correlate a coarse level, interpolated linearly on a finer grid and zero outside, with a filter.
-
-    Args:
-        f: the coarse level ``(B, C_in, *samples)``.
-        weight: the filter ``(C_out, C_in, *taps)``.
-        folds: one for each axis.
-
-    Returns:
-        ``(B, C_out, *size)``
-    """
+    """Correlate a coarse level, interpolated linearly on a finer grid and zero outside, with a filter."""
     kind = f.device.type
     if not f.is_meta and f.dtype != torch.float64 and torch.is_autocast_enabled(kind):
         f, weight = (t.to(torch.get_autocast_dtype(kind)) for t in (f, weight))
