@@ -153,7 +153,7 @@ def test_the_check_lets_right_citations_pass():
 # On `one` thing, and another
 [a](sampling.md#the-modes) [b](#on-one-thing-and-another) [c](https://example.org/x) $`[f](x)`$
 ../src/scalespaces/nn/_conv.py
-tests/theory/test_kernels.py::TestBinomial::test_radius, `scalespaces.nn.init.paper_`, make sure, `make test`
+tests/theory/test_kernels.py::TestBinomial::test_coefficients, `scalespaces.nn.init.paper_`, make sure, `make test`
 `python -m benchmarks sampling --size 512`
 
     scalespaces equivariance --help    # a comment

@@ -137,5 +137,5 @@ def test_someone_elses_safetensors(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match=r"^cannot load 'other\.safetensors': it does not say which network"):
+    with pytest.raises(ValueError, match=r"^cannot load 'other\.safetensors': it does not name its network"):
         load_network(tmp_path / "other.safetensors")

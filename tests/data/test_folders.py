@@ -9,7 +9,8 @@ import pytest
 import torch
 from pictures import flat, save_picture, truncate
 
-from scalespaces.data import ClassFolders, LabeledFolder, MaskFolders, PCamFolder
+from scalespaces.data import ClassFolders, LabeledFolder, MaskFolders
+from scalespaces.data._pcam import PCamFolder
 
 pytest.importorskip("PIL.Image")
 

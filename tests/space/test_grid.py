@@ -130,9 +130,9 @@ class TestMoves:
     def test_equal_arguments_give_the_same_object(self):
         for move in (
             lambda x: x.slide(window_of((3, 3), 2, 1)),
-            lambda x: x.refine([2.0, 2.0], [0.5, 0.0]),
+            lambda x: x.refine((2.0, 2.0), (0.5, 0.0)),
             lambda x: x.keep(2),
-            lambda x: x.permute([3, 2]),
+            lambda x: x.permute((3, 2)),
             lambda x: x.flatten(),
             lambda x: x.spacings(),
         ):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from command import fails
+from pictures import write_cityscapes
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -378,8 +379,7 @@ def test_mistakes_are_one_line(arguments, message, folder, capsys):
 
 
 def test_segmentation(tmp_path, capsys):
-    numbers = ["--train", "1", "--val", "2", "--test", "1", "--size", "32", "48"]
-    assert main(["data", "make", "cityscapes", str(tmp_path / "data"), *numbers]) == 0
+    write_cityscapes(tmp_path / "data", {"train": 1, "val": 2, "test": 1}, size=(32, 48))
     path = tmp_path / "model.safetensors"
     save(create_model("resnet", width=3), path)
     arguments = ["--kind", "cityscapes", "--root", str(tmp_path / "data"), "--splits", "valid", "--scales", "0.5", "1"]

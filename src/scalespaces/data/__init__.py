@@ -14,7 +14,7 @@ from scalespaces.data._cityscapes import Cityscapes
 from scalespaces.data._fetch import fetch
 from scalespaces.data._folders import ClassFolders, LabeledFolder, MaskFolders
 from scalespaces.data._keys import ArrayImages, ImageDataset
-from scalespaces.data._pcam import PCam, PCamFolder
+from scalespaces.data._pcam import PCam
 from scalespaces.data._pixels import photograph, read_image, to_unit
 from scalespaces.data._scales import digits, mnist_scale, unseen_scales
 
@@ -26,7 +26,6 @@ __all__ = [
     "LabeledFolder",
     "MaskFolders",
     "PCam",
-    "PCamFolder",
     "check_dataset",
     "digits",
     "fetch",
