@@ -43,13 +43,9 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Seconds of one call of each step, in every round: all steps take their turn, then all again.
 
-    Other work on the machine slows down all steps of a round, so ratios within a round are steadier than times.
-
-    Args:
-        steps: by name, in the order of their turns.
-        runs: number of rounds; one more before them warms up and does not count.
-        at_least: seconds that a turn should last; a shorter step is called several times in its turn.
-        wait, clock: the clock, in seconds, is read after waiting for the device.
+    Other work on the machine slows down all steps of a round, so ratios within a round are steadier than times. One
+    round before all others warms up. A step that is shorter than ``at_least`` seconds is called several times in its
+    turn. The clock is read after waiting for the device.
     """
     check_integer("runs", runs, 1)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -85,10 +81,6 @@ def peak_memory(step: Step, device: torch.device | str = "cpu") -> int:
 
     On the CPU they come from the memory events of ``torch.profiler``: they are deterministic and include temporaries
     inside PyTorch's kernels. Memory that others allocate (oneDNN's scratch pads, OpenCV's images) does not count.
-
-    Example:
-        >>> peak_memory(lambda: torch.ones(1000).sum())
-        4004
     """
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

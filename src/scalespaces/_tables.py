@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def text_table(rows: Sequence[Sequence[str]], *, left: int = 1, markdown: bool = False) -> str:
+def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Rows of cells as aligned lines, the header first. The first ``left`` columns align left, the others right.
 
     Example:
@@ -11,14 +11,7 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1, markdown: bool =
         network       time
         CNN          1.00x
         scale-space  1.33x
-        >>> print(text_table([["network", "time"], ["CNN", "1.00x"]], markdown=True))
-        | network | time |
-        |---|---|
-        | CNN | 1.00x |
     """
-    if markdown:
-        head, *body = ["| " + " | ".join(row) + " |" for row in rows]
-        return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [
         [

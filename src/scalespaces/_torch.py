@@ -1,7 +1,4 @@
-"""PyTorch's private names that we need, in one place.
-
-What is public elsewhere is used directly. When PyTorch changes one of these names, this is the file to mend.
-"""
+"""PyTorch's private names that we need: when PyTorch changes one of them, this is the file to mend."""
 
 import functools
 from collections.abc import Callable, Sequence

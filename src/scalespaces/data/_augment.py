@@ -17,23 +17,15 @@ class PCamAugment:
 
     Rotations are by quarter turns; with flips, these are the eight symmetries of the square. Jitter moves a patch by
     whole pixels, with reflection at its borders. Colors change as with TensorFlow's ``random_*`` functions, in the
-    order of the list, and are clipped to [0, 1] after each. The changes depend on seed, epoch and index alone.
-
-    Args:
-        seed: of the experiment.
-        jitter: largest move along each axis, in pixels.
-        brightness: largest :math:`|b|` in :math:`x + b`.
-        saturation: largest :math:`|s|` in :math:`\times (1 + s)`, in HSV.
-        hue: largest turn of the colors, as a share of the circle.
-        contrast: largest :math:`|c|` in :math:`m + (1 + c)(x - m)`, with each channel's mean :math:`m`.
+    order of the fields, and are clipped to [0, 1] after each. The changes depend on seed, epoch and index alone.
     """
 
     seed: int = 0
-    jitter: int = 8
-    brightness: float = 64 / 255
-    saturation: float = 0.25
-    hue: float = 0.04
-    contrast: float = 0.75
+    jitter: int = 8  # largest move along each axis, in pixels
+    brightness: float = 64 / 255  # largest |b| in x + b
+    saturation: float = 0.25  # largest |s| in x (1 + s), in HSV
+    hue: float = 0.04  # largest turn of the colors, as a share of the circle
+    contrast: float = 0.75  # largest |c| in m + (1 + c)(x - m), with each channel's mean m
 
     def __call__(self, images: Tensor, indices: Tensor | Sequence[int], epoch: int) -> Tensor:
         """Augment square images with these indices (best on the CPU) in their dataset; the result is in [0, 1]."""

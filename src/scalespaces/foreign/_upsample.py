@@ -1,10 +1,9 @@
 r"""Interpolation and transposed convolution with taps that are spread.
 
 A level whose taps are :math:`q` samples apart is made of :math:`q` lattices, and to a filter each of them is all there
-is. Made :math:`f` times finer, sample :math:`q u + r` of the result answers for sample :math:`u` of a plain operation
-on one lattice, the one that begins :math:`r / f` samples later. Where that lies between samples it is interpolated
-between neighbors :math:`c^v` apart, the largest power that divides :math:`r`: coarser neighbors are all that the same
-sample has to it when the image comes downscaled.
+is. Made :math:`f` times finer, sample :math:`q u + r` of the result is sample :math:`u` of a plain operation on the
+lattice that begins :math:`r / f` samples later. Between samples it is interpolated, from neighbors :math:`c^v` apart,
+the largest power that divides :math:`r`: the same sample has no closer ones when the image comes downscaled.
 """
 
 import math

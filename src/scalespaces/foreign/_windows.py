@@ -1,8 +1,6 @@
-"""torch's convolutions and poolings on scale-spaces.
+"""torch's convolutions and poolings on scale-spaces: level by level, with taps c^k apart at level k.
 
-Each runs level by level, with taps :math:`c^k` apart at level k as those of
-:func:`~scalespaces.functional.scale_conv`, and moves the grid. Where taps are one sample apart (every level of a
-pyramid, and level 0 of any sampling) it is the torch function itself that runs.
+Where taps are one sample apart (a pyramid, and level 0 of any sampling) the torch function itself runs.
 """
 
 import math

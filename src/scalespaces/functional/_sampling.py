@@ -62,10 +62,7 @@ def pad(x: Tensor, amounts: Sequence[tuple[int, int]], mode: PaddingMode = "zero
 def lead(
     window: Window, level: Tensor, spacing: float, mode: PaddingMode = "zeros", value: float = 0.0
 ) -> tuple[Tensor, Window]:
-    """Put the padding of a causal window in front of the level; return both, the window with none left.
-
-    What the stride would leave over at the end is cut off in front, behind the padding: no sample is lost.
-    """
+    """Put the padding of a causal window in front of the level; what a stride leaves over is cut off in front, too."""
     if not window.causal:
         return level, window
     apart, (before, _) = int(spacing), window.padding[0]

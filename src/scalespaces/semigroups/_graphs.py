@@ -157,10 +157,8 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
     :math:`p_j` are the absolute values of the Chebyshev coefficients, which sum to one; the series ends where its rest
     is below the precision of the signal. With :math:`D_j = S_j - S_{j-1}` the recurrence of the polynomials is
     :math:`D_{j+1} = D_j - 2 A S_j`, which keeps smooth signals at full precision, and constants to the last bit. A
-    large ``tau`` is split into steps of doubling length. At most about :math:`15 \sqrt{\tau\, \text{bound}}` products
-    with L are needed; they are gathers and sums, which autocast leaves in full precision. Errors are about 1e-12 of the
-    largest value in float64 and below 1e-6 in float32, for any ``tau``. Where rows of L do not sum to zero (the
-    symmetric normalization) float32 errors grow with it, to about 1e-5 at :math:`\tau\, \text{bound} = 10^5`.
+    large ``tau`` is split into steps of doubling length. Errors are about 1e-12 of the largest value in float64 and
+    below 1e-6 in float32; where rows of L do not sum to zero, float32 errors grow with ``tau``.
     """
     x = graph._nodes_first(f)
     for tails in _tails(float(tau), graph.bound, torch.finfo(x.dtype).eps):

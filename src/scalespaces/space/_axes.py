@@ -1,7 +1,6 @@
 """Where the axes of space go when a tensor is permuted, reshaped, indexed or reduced.
 
-A rule takes the axes of space, the shapes of the levels before and after, and the call; it returns where each axis has
-gone, or None for an axis that is no more. What it cannot follow it refuses.
+A rule takes the axes of space, the levels' shapes before and after, and the call; it returns where each axis is now.
 """
 
 import math
@@ -35,9 +34,6 @@ def _wrap(dims: Sequence[int], ndim: int) -> list[int]:
     return [d % ndim for d in dims]
 
 
-# --- moving axes -----------------------------------------------------------------------------------------------------
-
-
 def _permuted(axes: tuple[int, ...], order: Sequence[int]) -> Places:
     return tuple(list(order).index(a) for a in axes)
 
@@ -65,9 +61,6 @@ def _movedim(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwarg
     for place, d in sorted(zip(target, source, strict=True)):
         order.insert(place, d)
     return _permuted(axes, order)
-
-
-# --- reshaping -------------------------------------------------------------------------------------------------------
 
 
 def _reshape(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
@@ -100,9 +93,6 @@ def _merged(axes: tuple[int, ...], old: Shapes, new: Shapes) -> Places:
         "samples lie on no grid (attention over a flattened map has positions of one size, and so has a linear layer); "
         "pool space first, as adaptive pooling does"
     )
-
-
-# --- removing and adding axes ----------------------------------------------------------------------------------------
 
 
 def _without(axes: tuple[int, ...], gone: Sequence[int]) -> Places:

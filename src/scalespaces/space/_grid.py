@@ -86,8 +86,6 @@ class Grid:
             known = self.__dict__["_hash"] = hash(self.fields())  # once: every layer looks up what it knows of a grid
         return known
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     @property
     def num_levels(self) -> int:
         """How many levels there are."""
@@ -138,8 +136,6 @@ class Grid:
             if any(abs(p - q) > 1e-6 * max(1.0, abs(p)) for p, q in pairs):
                 return False
         return True
-
-    # --- moving ------------------------------------------------------------------------------------------------------
 
     def replace(self, **changes: Any) -> Grid:
         """The same grid but for some fields."""

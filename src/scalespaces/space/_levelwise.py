@@ -1,7 +1,6 @@
 """torch's functions on levels: each level by itself, and the results on the grids that the call leaves.
 
-A call on one space, or on several on one grid, whose results have the shapes of the levels keeps the grid. Others are
-followed by the rules of :mod:`._axes`. Functions that need the geometry are registered in ``TORCH_FUNCTIONS``.
+A call that keeps all shapes keeps the grid; :mod:`._axes` follows others; ``TORCH_FUNCTIONS`` need the geometry.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -219,9 +218,6 @@ def level_by_level(func: Callable, args: tuple, kwargs: dict, space: Levelwise) 
     return results
 
 
-# --- operands --------------------------------------------------------------------------------------------------------
-
-
 def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
     a, b = first.grid, other.grid
     if b.num_levels != a.num_levels or b.first_level != a.first_level:
@@ -294,9 +290,6 @@ def _check_same_grids(x: Levelwise, y: Levelwise) -> None:
         f"units {a.unit} and {b.unit}; give both branches windows of the same kind, or bring them together "
         "with scalespaces.resample"
     )
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def _join(results: list, spaces: Sequence[Levelwise], name: str, args: tuple, kwargs: dict) -> Any:

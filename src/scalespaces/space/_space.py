@@ -28,15 +28,12 @@ class ScaleSpace(Levelwise):
     at ``-step * (n - 1 - i)``. Layers look only back: windows end at the sample they answer for, strides keep the
     newest sample, and a coarse sample is held until the next one.
 
-    Whatever acts pointwise (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level
-    by level. So do torch's own convolutions, poolings, normalizations and interpolations, whose taps are spread as
-    those of :func:`~scalespaces.functional.scale_conv`: plain layers run on the container. Functions that look along
-    an axis of space (``nn.GroupNorm``, ``x.cumsum(-1)``) see each level by itself.
+    Pointwise code (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level by level.
+    So do torch's own convolutions, poolings, normalizations and interpolations, with taps spread as in
+    :func:`~scalespaces.functional.scale_conv`. Functions along an axis of space see each level by itself.
 
-    Sizes are read as those of a tensor. Where levels differ, ``x.shape[2]`` holds one number per level, a
-    :class:`~scalespaces.space._per_level.PerLevel`. The axes of space are followed when axes are permuted or
-    reshaped (``axes`` says where they are), and grids may be lost: ``nn.AdaptiveAvgPool2d(7)`` leaves samples that
-    belong to the image as a whole, and ``axes`` empty.
+    Where levels differ in size, ``x.shape[2]`` holds one number per level. ``axes`` follows the axes of space when
+    they are permuted or reshaped, and is empty once the grid is lost, as after ``nn.AdaptiveAvgPool2d(7)``.
 
     ``torch.utils.data.default_collate`` joins scale-spaces on the same grid along their batch axes, and
     ``torch.load`` reads them with ``weights_only=True``, too.
@@ -70,8 +67,6 @@ class ScaleSpace(Levelwise):
         self.levels = _check_levels(levels)
         grid = make_grid(len(self.levels), self.levels[0].ndim, base, steps, origins, unit, first_level, causal, axes)
         self.grid = _check_fit(self.levels, grid, bool(steps))
-
-    # --- reading -----------------------------------------------------------------------------------------------------
 
     base = property(lambda self: self.grid.base, doc="The dilation between neighboring levels.")
     steps = property(lambda self: self.grid.steps, doc="Distance between samples of each level.")
@@ -159,8 +154,6 @@ class ScaleSpace(Levelwise):
                 line += ", origin " + " ".join(f"{o:g}" for o in self.origins[index])
             lines.append(line)
         return "\n".join(lines)
-
-    # --- converting --------------------------------------------------------------------------------------------------
 
     def replace(self, levels: Sequence[Tensor], **changes: Any) -> ScaleSpace:
         """A ScaleSpace of these levels on this one's grid, but for ``changes`` of the grid's fields."""

@@ -18,17 +18,7 @@ class KeyedBatches(Sampler[list[int]]):
 
     The samples are permuted by (seed, epoch). Step :math:`n` takes the samples :math:`nB` to :math:`(n+1)B` with the
     batch size :math:`B`. Processes and accumulated batches split a step and do not change it. Samples that do not fill
-    a step are left out; they are others in every epoch.
-
-    Args:
-        dataset: the samples; its epoch is set with that of the batches.
-        batch_size: of a step, over all processes and accumulated batches.
-        seed: of the permutations.
-        rank: number of this process.
-        processes: how many there are.
-        accumulate: batches that make up a step.
-        epoch: to start with.
-        start: batch of that epoch to start with.
+    a step are left out; they are others in every epoch. ``epoch`` and ``start``, a batch of it, are where to begin.
 
     Example:
         >>> images, labels = torch.zeros(10, 8, 8, dtype=torch.uint8), torch.arange(10)

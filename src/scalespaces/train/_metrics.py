@@ -71,8 +71,7 @@ class ClassificationMetrics(_Metrics):
     rest. ``nll`` is the mean cross-entropy, in nats. Each class has its accuracy (recall), its ``auroc`` and its
     support, the number of its images. Means leave out classes that do not occur.
 
-    A metric is None if it is undefined or not finite. Scores that are NaN count as 0.
-    Logits are ``(B, classes)`` and targets ``(B,)``.
+    A metric is None if it is undefined or not finite. Scores that are NaN count as 0. Logits are ``(B, classes)``.
     """
 
     names = ("accuracy", "auroc", "nll")

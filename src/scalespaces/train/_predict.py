@@ -158,7 +158,7 @@ def predict_rows(
         tile: side of the windows, or ``(height, width)``; up to 63 pixels more, so that they start at multiples of 64.
             By default, images of up to four million pixels are seen whole, and others in windows of 1024.
         overlap: of the windows, in pixels; by default a quarter of ``tile``.
-        batch: number of windows seen at once, as long as they have no more than four million pixels.
+        batch: windows seen at once, if they have no more than four million pixels.
     """
     height, width = image.shape[1:]
     tiles = sides(tile, "tile") or ((height, width) if height * width <= WHOLE else (TILE, TILE))

@@ -5,9 +5,8 @@ A blur that is read at every ``ratio``-th sample is a matrix whose row :math:`i`
 
 .. math:: y(b j + i) = \sum_{k < K} T_j(i, k)\, x(\mathrm{start} + \mathrm{step} \cdot j + k), \qquad i < b,
 
-and for an integer ratio all blocks :math:`T_j` are the same Toeplitz matrix. The windows overlap, but they are a view:
-what is left is one batched product of matrices, which makes far better use of a processor than taps along one axis do,
-although most of a block is zeros (and a pixel that is not finite spoils the whole blocks which it meets).
+and for an integer ratio all blocks :math:`T_j` are the same Toeplitz matrix. The windows are a view, so what is left is
+one batched product of matrices: far faster than taps along one axis, although most of a block is zeros.
 """
 
 from collections.abc import Sequence

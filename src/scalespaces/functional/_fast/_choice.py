@@ -64,9 +64,8 @@ def normalizes_natively(levels: Sequence[Tensor]) -> bool:
 def runs_channels_last(f: Tensor, groups: int) -> bool:
     """Whether a convolution stores the channels of this map next to each other, whatever the layout it came in.
 
-    A CPU takes up to six times as long for small maps of many channels in PyTorch's default layout. Only without
-    gradients: the bits of a training do not depend on it. The choice depends on the map's own size alone, so
-    equal maps at different levels still give equal bits.
+    A CPU takes up to six times as long for small maps of many channels in PyTorch's default layout. The choice depends
+    on the map's own size alone, so equal maps at different levels give equal bits. Training is left as it is.
     """
     if torch.is_grad_enabled() or f.device.type != "cpu" or f.ndim != 4 or groups != 1 or f.dtype != torch.float32:
         return False
