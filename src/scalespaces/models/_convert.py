@@ -134,6 +134,7 @@ class Converted(ScaleNetwork):
             model.get_submodule(config["pool_before"]).register_forward_pre_hook(self._combine_inputs)
 
     def forward(self, image: Tensor) -> Any:
+        """Run the model on all levels, and combine them."""
         return _map_spaces(self._run(image, combine=True), self.combine)
 
     def outputs(self, image: Tensor) -> Any:

@@ -77,7 +77,7 @@ class Lift(Constants):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments: ``Lift(**lift.config)`` builds the same lift again."""
+        """Arguments that build the same lift again, as ``Lift(**lift.config)``."""
         return {name: getattr(self, name) for name in ARGUMENTS}
 
     def forward(self, image: Tensor) -> ScaleSpace:

@@ -1,4 +1,4 @@
-"""Numbers of a grid: integers up to rounding, how many samples fit, one number per axis; all computed once."""
+"""Numbers of a grid: integers up to rounding, how many samples fit, one number per axis; computed once."""
 
 import functools
 import math

@@ -25,16 +25,13 @@ def _comparison(op: Callable, sign: str) -> Callable[[PerLevel, Any], Any]:
 class PerLevel:
     """One number for each level: what ``x.shape[2]`` is when the levels of ``x`` differ in size.
 
-    Arithmetic acts level by level, and a result that all levels share is a plain number again. Comparisons answer if
-    all levels give one answer; otherwise the program would take different branches at different levels, and they
-    raise. As an argument of a torch function on a ScaleSpace, each level gets its own value.
+    Arithmetic acts level by level; a result that all levels share is a plain number again. A comparison whose answer
+    differs between levels raises. As an argument of a torch function, each level gets its own value.
 
     Example:
         >>> height = PerLevel((17, 9, 5))
-        >>> (height + 1) // 2
-        PerLevel(9, 5, 3)
-        >>> height > 4, height - height
-        (True, 0)
+        >>> (height + 1) // 2, height > 4, height - height
+        (PerLevel(9, 5, 3), True, 0)
     """
 
     def __init__(self, values: Sequence[Any]) -> None:

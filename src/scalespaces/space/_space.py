@@ -21,8 +21,8 @@ class ScaleSpace(Levelwise):
     Level :math:`k` stands for the dilation :math:`c^{-k}`. Its sample :math:`i` sits at ``origin + step * i``, and
     positions are measured in samples of level 0, from the point that scaling leaves fixed (the first pixel of the
     lifted image). How the levels are sampled is all that tells the modes apart: in dense sampling every step is 1, in
-    a pyramid the step of level :math:`k` is :math:`c^k`. All of this is in :attr:`grid`, a
-    :class:`~scalespaces.space.Grid`.
+    a pyramid the step of level :math:`k` is :math:`c^k`. ``x.grid``, a
+    :class:`~scalespaces.space.Grid`, holds all of this.
 
     In a ``causal`` space the one spatial axis is time, and the fixed point is now: sample :math:`i` of :math:`n` sits
     at ``-step * (n - 1 - i)``. Layers look only back: windows end at the sample they answer for, strides keep the

@@ -44,7 +44,7 @@ class EquivarianceTable:
 
     @property
     def boundary(self) -> int:
-        """The truncation boundary: one past the last level that is not left out."""
+        """One past the last level that is not left out, the truncation boundary."""
         return max(set(self.levels) - set(self.left_out), default=self.levels[0] - 1) + 1
 
     def before(self, boundary: int | None = None) -> NDArray:
