@@ -15,6 +15,7 @@ from scalespaces.functional._sampling import lead
 from scalespaces.space._grid import Grid
 from scalespaces.space._numbers import remembered
 from scalespaces.space._space import ScaleSpace, check_grid
+from scalespaces.space._strict import is_strict
 from scalespaces.space._window import Window, window_of
 from scalespaces.theory._arguments import check_choice
 from scalespaces.theory._causal import check_causal_padding
@@ -63,6 +64,7 @@ def scale_conv(
     """
     check_grid(x)
     dims = x.dims or max(x.ndim - 2, 0)
+    plain = weight.ndim == dims + 2 or is_strict()  # a filter of torch's own layers: their bits stay as they are
     if weight.ndim == dims + 2:
         weight = weight.unsqueeze(2)
     if dims == 0 or weight.ndim != dims + 3:
@@ -78,7 +80,7 @@ def scale_conv(
     if not x.dims:
         _check_whole(x, window)
     filters, last = weight.unbind(2), [is_channels_last(x.levels[0])] * num_levels
-    if not last[0]:
+    if not (plain or last[0]):
         last = [runs_channels_last(level, groups) for level in x.levels]
     laid = filters
     if any(last):  # once for all levels, instead of once for each

@@ -189,8 +189,7 @@ def lift(
         truncation: radius of the kernels in standard deviations.
         dims: number of spatial axes: 1 for signals, 2 for images, 3 for volumes.
 
-    A pixel that is not finite spoils more of the coarser levels than the kernels reach, all of a small image: mask such
-    pixels before.
+    A pixel that is not finite spoils more of the coarser levels than the kernels reach: mask such pixels before.
 
     Example:
         >>> lift(torch.rand(1, 3, 40, 30), num_levels=3)
