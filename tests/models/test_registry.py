@@ -300,7 +300,7 @@ def test_deep_filters_answer_a_downscaled_image_at_the_level_above(name, side):
     smaller.load_state_dict(model.state_dict())
     image = torch.rand(1, 3, side, side + 11)
     above, below = model.scores(image).levels[1:], smaller.scores(scalespaces.downscale(image)).levels
-    assert_close(below, above, rtol=1e-4, atol=1e-5)
+    assert_close(below, above, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
