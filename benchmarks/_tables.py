@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scalespaces._tables import text_table
-
 Cell = str | float | tuple[float, float] | None
 
 
@@ -26,7 +24,8 @@ class Table:
 
     def __str__(self) -> str:
         cells = [self.head, *([self._text(cell) for cell in row] for row in self.rows)]
-        return f"### {self.title}\n\n{self.caption}\n\n{text_table(cells, markdown=True)}"
+        head, *body = ("| " + " | ".join(row) + " |" for row in cells)
+        return "\n".join([f"### {self.title}\n\n{self.caption}\n", head, "|" + "---|" * len(self.head), *body])
 
     def _text(self, cell: Cell) -> str:
         if cell is None or isinstance(cell, str):
