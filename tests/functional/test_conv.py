@@ -13,10 +13,11 @@ from reference import MATRICES, MODES, QUINCUNX, assert_levels, paper_lift
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, scale_shift
+from scalespaces import ScaleSpace, lift, scale_shift
 from scalespaces.functional import _conv as conv
 from scalespaces.functional import scale_conv
 from scalespaces.functional._fast import _choice
+from scalespaces.nn import ScaleConv2d
 from scalespaces.theory._padding import NUMPY_PADDING
 
 SAMPLINGS = ["dense", "pyramid", 2, 1.5]
@@ -270,3 +271,15 @@ def test_channels_last_is_off_with_gradients():
         assert _choice.runs_channels_last(f, 1)
         for other, groups in ((f.double(), 1), (f[:, :15], 1), (f, 2), (f[..., 0], 1), (torch.empty(2, 32, 64, 64), 1)):
             assert not _choice.runs_channels_last(other, groups)
+
+
+@torch.no_grad()
+def test_channels_last_is_for_our_layers_and_torchs_keep_their_bits():
+    x, layer = lift(torch.randn(1, 32, 16, 16), 2), ScaleConv2d(32, 8, 3)
+    expected = [F.conv2d(level, layer.weight, layer.bias, padding=1) for level in x.levels]
+    plain: Any = F.conv2d
+    torchs = plain(x, layer.weight, layer.bias, padding=1)
+    for ours, theirs, level in zip(layer(x).levels, torchs.levels, expected, strict=True):
+        assert ours.stride(1) == 1 != level.stride(1)
+        assert (ours - level).norm() <= 1e-6 * level.norm()
+        assert torch.equal(theirs, level)

@@ -13,10 +13,15 @@ from scalespaces._torch import is_transformed
 
 def sent(make: Callable[..., tuple], arguments: tuple, like: Tensor) -> tuple:
     """What a function of plain numbers makes, first of all a tensor, which is sent to a device only once."""
-    if is_transformed() or type(like) not in (Tensor, Parameter):  # which may be of a kind that does not last
-        tensor, *others = make(*arguments)
-        return tensor.to(like), *others
-    return _sent(make, arguments, like.device, like.dtype)
+    if lasts(like):
+        return _sent(make, arguments, like.device, like.dtype)
+    tensor, *others = make(*arguments)
+    return tensor.to(like), *others
+
+
+def lasts(like: Tensor) -> bool:
+    """Whether tensors made for this one may be kept: transforms and compilers make kinds that do not last."""
+    return type(like) in (Tensor, Parameter) and not is_transformed()
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scalespaces._torch import is_channels_last
-from scalespaces.functional._correlate import correlate
+from scalespaces.functional._correlate import correlate, spread_window
 from scalespaces.functional._fast._choice import can_fold, folding_pays, runs_channels_last
 from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
 from scalespaces.functional._resample import on_grid_of
@@ -62,10 +63,10 @@ def scale_conv(
         >>> scale_conv(x, torch.rand(8, 3, 2, 3, 3), scale_padding="valid").shapes
         ((1, 8, 32, 32), (1, 8, 16, 16), (1, 8, 8, 8))
     """
-    check_grid(x)
-    dims = x.dims or max(x.ndim - 2, 0)
-    plain = weight.ndim == dims + 2 or is_strict()  # a filter of torch's own layers: their bits stay as they are
-    if weight.ndim == dims + 2:
+    grid, count = check_grid(x).grid, len(x.levels)
+    dims = grid.dims or max(x.ndim - 2, 0)
+    plain = weight.ndim == dims + 2  # a filter of torch's own layers: their bits stay as they are
+    if plain:
         weight = weight.unsqueeze(2)
     if dims == 0 or weight.ndim != dims + 3:
         raise ValueError(
@@ -74,50 +75,49 @@ def scale_conv(
         )
     if x.levels[0].shape[1] != weight.shape[1] * groups:
         raise ValueError(f"the filter takes {weight.shape[1] * groups} channels, got {x.levels[0].shape[1]}")
-    check_causal_padding(padding_mode) if x.causal else check_padding_mode(padding_mode)
-    depth, num_levels = weight.shape[2], check_scale_padding(scale_padding, x.num_levels, weight.shape[2])
-    window = window_of(weight.shape[3:], stride, padding, dilation, x.causal)
-    if not x.dims:
+    check_causal_padding(padding_mode) if grid.causal else check_padding_mode(padding_mode)
+    depth, num_levels = weight.shape[2], check_scale_padding(scale_padding, count, weight.shape[2])
+    window = window_of(weight.shape[3:], stride, padding, dilation, grid.causal)
+    if not grid.dims:
         _check_whole(x, window)
     filters, last = weight.unbind(2), [is_channels_last(x.levels[0])] * num_levels
-    if not (plain or last[0]):
+    if not (plain or last[0] or is_strict()):
         last = [runs_channels_last(level, groups) for level in x.levels]
-    laid = filters
-    if any(last):  # once for all levels, instead of once for each
-        laid = [part.contiguous(memory_format=torch.channels_last) for part in filters]
-    spacings = x.grid.spacings() if x.dims else (1.0,) * x.num_levels
-    foldable = depth > 1 and groups == 1 and padding_mode == "zeros" and can_fold()
-    levels, fits = [], window.keeps_size
-    for k, spacing in enumerate(spacings[:num_levels]):
+    # Laid out once for all levels, instead of once for each.
+    laid = [part.contiguous(memory_format=torch.channels_last) for part in filters] if any(last) else filters
+    spacings, spreads, slid, fits = _slide(grid, window, num_levels)
+    foldable, levels = depth > 1 and groups == 1 and padding_mode == "zeros" and can_fold(), []
+    settings: Any = {"groups": groups, "padding_mode": padding_mode}
+    for k, (spacing, spread) in enumerate(zip(spacings, spreads, strict=True)):
         # Filter levels that still meet a level; the others meet zeros, unless the last level is repeated.
-        met = depth if scale_padding == "replicate" else min(depth, x.num_levels - k)
+        met = depth if scale_padding == "replicate" else min(depth, count - k)
         out = None
         for el in range(met):
-            source = min(k + el, x.num_levels - 1)
+            source = min(k + el, count - 1)
             if out is not None and foldable and source > k:
-                folds = _fold_plan(x.grid, k, source, window, x.sizes(k), x.sizes(source))
+                folds = _fold_plan(grid, k, source, window, x.sizes(k), x.sizes(source))
                 if folds is not None and folding_pays(_saved(folds, x.levels[source], weight), x.device):
                     out += upsampled_conv(x.levels[source], laid[el] if last[k] else filters[el], folds)
                     continue
-            f = x.levels[source] if source == k or not x.dims else on_grid_of(x, k, source)
+            f = x.levels[source] if source == k or not grid.dims else on_grid_of(x, k, source)
             if not fits:
-                window.check(f.shape[2:], spacing, k + x.first_level)
+                window.check(f.shape[2:], spacing, k + grid.first_level)
             if last[k]:
                 f = f.contiguous(memory_format=torch.channels_last)
-            f, view = lead(window, f, spacing, padding_mode)
-            term = correlate(
-                f,
-                laid[el] if last[k] else filters[el],
-                bias if el == 0 else None,
-                window=view,
-                spacing=spacing,
-                groups=groups,
-                padding_mode=padding_mode,
-            )
+            f, view = lead(window, f, spacing, padding_mode) if grid.causal else (f, window)
+            part, shift = laid[el] if last[k] else filters[el], bias if el == 0 else None
+            term = correlate(f, part, shift, window=view, spacing=spacing, spread=spread, **settings)
             out = term if out is None else out.add_(term)
         levels.append(out)
-    grid = x.grid.keep(num_levels)
-    return x.on(levels, grid.slide(window) if x.dims else grid)
+    return x.on(levels, slid)
+
+
+@remembered
+def _slide(grid: Grid, window: Window, num_levels: int) -> tuple[tuple, tuple, Grid, bool]:
+    """The spacing of taps at each level, how they spread its window, the grid that is left, and whether sizes stay."""
+    spacings, slid = grid.spacings() if grid.dims else (1.0,) * grid.num_levels, grid.keep(num_levels)
+    spreads = [None if grid.causal else spread_window(window, spacing) for spacing in spacings[:num_levels]]
+    return spacings[:num_levels], tuple(spreads), slid.slide(window) if grid.dims else slid, window.keeps_size
 
 
 @remembered
@@ -149,11 +149,9 @@ def _check_whole(x: ScaleSpace, window: Window) -> None:
     """Without grids, samples are parts of the image: a filter takes one of them, or all."""
     padded = any(before or after for before, after in window.padding)
     sizes = [tuple(level.shape[2:]) for level in x.levels]
-    if set(window.size) | set(window.stride) == {1} and not padded:
-        return
-    if all(n == 1 for size in sizes for n in size):
-        return
-    if all(size == window.size for size in sizes) and not padded and set(window.dilation) == {1}:
+    single = set(window.size) | set(window.stride) == {1}
+    whole = all(size == window.size for size in sizes) and set(window.dilation) == {1}
+    if all(n == 1 for size in sizes for n in size) or ((single or whole) and not padded):
         return
     raise ValueError(
         "a filter needs neighbors on a grid, which adaptive pooling or interpolation of the image as a whole has "

@@ -17,6 +17,8 @@ from scalespaces.space._window import Window
 from scalespaces.theory._padding import PaddingMode
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+Spread = tuple[tuple[tuple[int, int], ...], tuple[int, ...] | None, tuple[int, ...]]
+"""The padding in samples, the same as one number per axis if both sides are equal, and the dilation."""
 
 
 def correlate(
@@ -26,6 +28,7 @@ def correlate(
     *,
     window: Window,
     spacing: Any = 1.0,
+    spread: Spread | None = None,
     groups: int = 1,
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:
@@ -35,9 +38,9 @@ def correlate(
     it, which makes one plain convolution with a larger filter. Padding counts taps, so it grows with the spacing.
     """
     conv, stride = CONV[len(window.size)], window.stride
-    whole = as_integer(spacing)
-    if whole is not None:
-        amounts, both_sides, apart = _dilate(window, whole)
+    spread = spread or spread_window(window, spacing)
+    if spread is not None:
+        amounts, both_sides, apart = spread
         if both_sides is not None and padding_mode == "zeros":
             return conv(x, weight, bias, stride, both_sides, apart, groups)
         return conv(pad(x, amounts, padding_mode), weight, bias, stride, 0, apart, groups)
@@ -47,7 +50,7 @@ def correlate(
     )
     matrix = tuple(map(tuple, spacing.tolist())) if isinstance(spacing, np.ndarray) else static(spacing)
     share, low, box = sent(_shares, (offsets, matrix), weight)
-    spread = (weight.flatten(2) @ share).reshape(*weight.shape[:2], *box)
+    larger = (weight.flatten(2) @ share).reshape(*weight.shape[:2], *box)
     amounts = []
     for axis, (before, after) in enumerate(window.padding):
         surplus = before + after - window.dilation[axis] * (window.size[axis] - 1)
@@ -56,22 +59,21 @@ def correlate(
         n = x.shape[2 + axis]
         last = (n - 1 + (floor(surplus * float(spacing)) if surplus else 0)) // stride[axis]
         amounts.append((-low[axis], last * stride[axis] + low[axis] + box[axis] - n))
-    return conv(pad(x, amounts, padding_mode), spread, bias, stride, 0, 1, groups)
+    return conv(pad(x, amounts, padding_mode), larger, bias, stride, 0, 1, groups)
 
 
-Amounts = tuple[tuple[int, int], ...]
+def spread_window(window: Window, spacing: Any) -> Spread | None:
+    """A window whose taps are so many samples apart, for :func:`correlate`; None unless that is a whole number."""
+    whole = as_integer(spacing)
+    return None if whole is None else _spread(window, whole)
 
 
 @remembered
-def _dilate(window: Window, spacing: int) -> tuple[Amounts, tuple[int, ...] | None, tuple[int, ...]]:
-    """The padding in samples, the same as one number per axis if both sides are equal, and the dilation."""
+def _spread(window: Window, spacing: int) -> Spread:
     amounts = tuple((before * spacing, after * spacing) for before, after in window.padding)
     equal = all(before == after for before, after in amounts)
-    return (
-        amounts,
-        tuple(before for before, _ in amounts) if equal else None,
-        tuple(d * spacing for d in window.dilation),
-    )
+    both_sides = tuple(before for before, _ in amounts) if equal else None
+    return amounts, both_sides, tuple(d * spacing for d in window.dilation)
 
 
 @constant

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalespaces._torch import constant, full_precision
-from scalespaces.functional._constants import at_least, sent
+from scalespaces.functional._constants import at_least, lasts, sent
 from scalespaces.functional._correlate import correlate
-from scalespaces.functional._fast._banded import Band, block_rows, multiply, toeplitz_band
+from scalespaces.functional._fast._banded import Band, block_rows, fold_band, multiply, toeplitz_band
 from scalespaces.functional._fast._choice import blurs_by_matrices, is_known
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._sampling import sample
@@ -284,23 +284,18 @@ def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tup
     if isinstance(plan.base, tuple) and len(plan.base) != image.ndim - 2:
         raise ValueError(f"a {len(plan.base)}-dimensional base needs as many spatial axes, got {image.ndim - 2}")
     with full_precision(image):
-        return _computed(image, plan, taps)
-
-
-def _computed(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    levels = [_upsample(image, step) for step in plan.steps[: -plan.first_level]]
-    levels.append(image)
-    for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
-        out = levels[stage.source]
-        # Half precision is for storage: a sum of 33 taps in it would be off by many times its rounding.
-        wide = out if out.dtype.itemsize >= 4 else out.float()
-        out = _blur(wide, kernel, plan, stage).to(image.dtype)
-        # Sizes follow from the level before, also for a direct lift: both lifts then have the same grids.
-        ratio = plan.steps[index] / plan.steps[index - 1]
-        if as_integer(ratio) is None:
-            for axis, n in enumerate(levels[index - 1].shape[2:], 2):
-                out = out.narrow(axis, 0, count(n, ratio))
-        levels.append(out)
+        levels = [*(_upsample(image, step) for step in plan.steps[: -plan.first_level]), image]
+        for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
+            out = levels[stage.source]
+            # Half precision is for storage: a sum of 33 taps in it would be off by many times its rounding.
+            wide = out if out.dtype.itemsize >= 4 else out.float()
+            out = _blur(wide, kernel, plan, stage).to(image.dtype)
+            # Sizes follow from the level before, also for a direct lift: both lifts then have the same grids.
+            ratio = plan.steps[index] / plan.steps[index - 1]
+            if as_integer(ratio) is None:
+                for axis, n in enumerate(levels[index - 1].shape[2:], 2):
+                    out = out.narrow(axis, 0, count(n, ratio))
+            levels.append(out)
     return tuple(levels)
 
 
@@ -318,8 +313,7 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
     if taps.ndim > 1:
         return blur_by_convolution(x, taps, stage, plan.padding_mode, range(2, x.ndim))
     if blurs_by_matrices(x):
-        bands = [toeplitz_band(taps, n, int(stage.ratio), stage.spacing) for n in x.shape[2:]]
-        return multiply(x, bands, plan.padding_mode)
+        return multiply(x, [_band(x, n, taps, plan.padding_mode, stage) for n in x.shape[2:]], plan.padding_mode)
     for axis in range(2, x.ndim):
         x = blur_by_convolution(x, taps, stage, plan.padding_mode, [axis])
     return x
@@ -328,6 +322,17 @@ def _blur(x: Tensor, taps: Tensor | None, plan: LiftPlan, stage: Stage) -> Tenso
 @constant
 def _exact_taps(stage: Stage) -> tuple[Tensor]:
     return (torch.as_tensor(stage.taps),)
+
+
+def _band(x: Tensor, n: int, taps: Tensor, padding_mode: PaddingMode, stage: Stage) -> Band:
+    if lasts(x):
+        return Band(*sent(_folded_band, (n, x.dtype, padding_mode, stage), x))
+    return toeplitz_band(taps, n, int(stage.ratio), stage.spacing)
+
+
+def _folded_band(n: int, dtype: torch.dtype, padding_mode: PaddingMode, stage: Stage) -> Band:
+    taps = torch.as_tensor(stage.taps, dtype=dtype)
+    return fold_band(toeplitz_band(taps, n, int(stage.ratio), stage.spacing), n, padding_mode)
 
 
 def blur_by_convolution(

@@ -50,11 +50,7 @@ def normalize(
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
     scale, shift = repeat(scale, elements), repeat(shift, elements)
-
-    def normalize(level: Tensor) -> Tensor:
-        return (wide(level) * along(scale, level) + along(shift, level)).to(level.dtype)
-
-    return tuple(map(normalize, levels))
+    return tuple((wide(level) * along(scale, level) + along(shift, level)).to(level.dtype) for level in levels)
 
 
 def repeat(vector: Tensor, elements: int) -> Tensor:

@@ -34,11 +34,11 @@ def scale_batch_norm(
     """
     check_space(x)
     channels = x.levels[0].shape[1]
-    if channels % check_integer("elements", elements, 1):
+    if elements != 1 and channels % check_integer("elements", elements, 1):
         raise ValueError(f"channels come in fields of {elements}, got levels of {channels}")
     for name, vector in (("running_mean", running_mean), ("weight", weight)):
-        if vector is not None and len(vector) * elements != channels:
-            raise ValueError(f"{name} is for {len(vector) * elements} channels, got levels of {channels}")
+        if vector is not None and vector.shape[0] * elements != channels:
+            raise ValueError(f"{name} is for {vector.shape[0] * elements} channels, got levels of {channels}")
 
     if not training and running_mean is not None and running_var is not None:
         return _evaluate(x, running_mean, running_var, weight, bias, eps, elements)
@@ -70,10 +70,12 @@ def scale_batch_norm(
 def _evaluate(
     x: ScaleSpace, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, elements: int
 ) -> ScaleSpace:
-    m, v, w, b = (None if vector is None else repeat(vector, elements) for vector in (mean, var, weight, bias))
+    if elements > 1:
+        mean, var = repeat(mean, elements), repeat(var, elements)
+        weight, bias = (v if v is None else repeat(v, elements) for v in (weight, bias))
     # PyTorch's function without the checks of F.batch_norm, which are most of the time for small levels.
-    cudnn = torch.backends.cudnn.enabled
-    return x.on([torch.batch_norm(level, w, b, m, v, False, 0.0, eps, cudnn) for level in x.levels])
+    cudnn = x.levels[0].is_cuda and torch.backends.cudnn.enabled
+    return x.on([torch.batch_norm(level, weight, bias, mean, var, False, 0.0, eps, cudnn) for level in x.levels])
 
 
 def scale_dropout(x: ScaleSpace, p: float = 0.5, training: bool = True) -> ScaleSpace:

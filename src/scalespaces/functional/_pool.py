@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from scalespaces._torch import constant, full_precision
 from scalespaces.functional._constants import sent
 from scalespaces.functional._correlate import correlate
-from scalespaces.functional._fast._blocks import AVG_POOL, average_blocks
+from scalespaces.functional._fast._blocks import AVG_POOL, AverageOfBlocks
 from scalespaces.functional._fast._choice import averages_blocks
 from scalespaces.functional._resample import resample
 from scalespaces.functional._sampling import lead, pad
@@ -114,10 +114,9 @@ def _pool(
     if x.dims == 0:
         raise ValueError(f"windows need spatial axes, got levels of shapes {x.shapes}")
     view = window_of(size, size if stride is None else stride, padding, causal=x.causal)
-    levels = []
-    for index, level in enumerate(x.levels):
-        apart = x.grid.spacings()[index] if dilated else 1.0
-        view.check(level.shape[2:], apart, index + x.first_level)
+    levels, spacings = [], x.grid.spacings() if dilated else (1.0,) * len(x.levels)
+    for index, (level, apart) in enumerate(zip(x.levels, spacings, strict=True), x.grid.first_level):
+        view.check(level.shape[2:], apart, index)
         with full_precision(level):
             levels.append(reduce(*lead(view, level, apart, mode, value), apart))
     return x.on(levels, x.grid.slide(view, dilated))
@@ -127,7 +126,7 @@ def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
     if as_integer(apart) != 1:
         return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
     if averages_blocks(window):
-        return average_blocks(f, window.size)
+        return AverageOfBlocks.apply(f, window.size)
     return AVG_POOL[len(window.size)](f, window.size, window.stride, tuple(p for p, _ in window.padding))
 
 
@@ -155,8 +154,7 @@ def global_pool(x: ScaleSpace, mode: str = "mean") -> ScaleSpace:
     check_choice("mode", mode, GLOBAL_MODES)
     if x.dims == 0:
         return x
-    axes = x.axes
-    return x.map(lambda level: level.mean(axes) if mode == "mean" else level.amax(axes))
+    return x.map(lambda level: level.mean(x.axes) if mode == "mean" else level.amax(x.axes))
 
 
 def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False) -> Tensor | tuple[Tensor, Tensor]:

@@ -59,7 +59,7 @@ class ResidualBlock(nn.Module):
         if self.missing is None:
             return out
         skip, zeros = input.keep(out.num_levels), (0, 0, 0, 0, 0, self.missing)
-        return out + (skip.map(lambda level: F.pad(level, zeros)) if self.missing else skip)
+        return out + (skip.on([F.pad(level, zeros) for level in skip.levels]) if self.missing else skip)
 
 
 class DenseLayer(nn.Module):

@@ -85,7 +85,9 @@ class ScaleConv(Filters):
                 f"{type(self).__name__} is for levels of {self.dims} spatial axes, got shapes {input.shapes}; "
                 "use the layer of that number of axes"
             )
-        return scale_conv(input, self.weight, self.bias, **self.arguments())
+        # With its axis of levels: scale_conv takes a weight without one for torch's own, whose bits it keeps.
+        weight = self.weight if self.kernel_size[0] > 1 else self.weight.unsqueeze(2)
+        return scale_conv(input, weight, self.bias, **self.arguments())
 
 
 class ScaleConv1d(ScaleConv):

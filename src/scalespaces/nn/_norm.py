@@ -41,12 +41,12 @@ class ScaleBatchNorm(NormBase):
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Normalize."""
         check_space(input)  # before the batch is counted
-        momentum, again = self.momentum, is_computed_again()
+        momentum, again = self.momentum, self.training and is_computed_again()
         if self.training and self.num_batches_tracked is not None and not again:
             self.num_batches_tracked.add_(1)
             if momentum is None:  # a plain average over all batches so far
                 momentum = 1.0 / float(self.num_batches_tracked)
-        mean, var = (None, None) if self.training and again else (self.running_mean, self.running_var)
+        mean, var = (None, None) if again else (self.running_mean, self.running_var)
         settings = (self.training, momentum or 0.0, self.eps)
         affine = (self.weight, self.bias)
         return scale_batch_norm(input, mean, var, *affine, *settings, elements=self.elements, sync=self.sync)

@@ -170,7 +170,8 @@ class Grid:
             moved = apart @ np.array(shift) if isinstance(apart, np.ndarray) else [apart * s for s in shift]
             origins.append(tuple(float(o + m) / s for o, m, s in zip(origin, moved, window.stride, strict=True)))
         unit = tuple(u * s for u, s in zip(self.unit, window.stride, strict=True))
-        return self.replace(origins=tuple(origins), unit=unit)
+        moved = self.replace(origins=tuple(origins), unit=unit)
+        return self if moved == self else moved  # one object: what is known of it is found at once
 
     @remembered
     def refine(self, factor: tuple[float, ...], shift: tuple[float, ...]) -> Grid:

@@ -44,6 +44,10 @@ def _operator(function: Callable) -> Operator:
     return lambda self, other: apply(function, (self, other), {})
 
 
+def _unary(function: Callable) -> Callable[["Levelwise"], Any]:
+    return lambda self: apply(function, (self,), {})
+
+
 class Levelwise:
     """What acts level by level: operators, tensor methods and torch functions."""
 
@@ -102,18 +106,10 @@ class Levelwise:
     def __pos__(self) -> Self:
         return self
 
-    def __neg__(self) -> Any:
-        return apply(torch.neg, (self,), {})
-
-    def __abs__(self) -> Any:
-        return apply(torch.abs, (self,), {})
-
-    def __invert__(self) -> Any:
-        return apply(torch.bitwise_not, (self,), {})
-
     def __bool__(self) -> bool:
         raise TypeError("a ScaleSpace has no truth value; compare its levels")
 
+    __neg__, __abs__, __invert__ = _unary(torch.neg), _unary(torch.abs), _unary(torch.bitwise_not)
     __add__ = __radd__ = _operator(torch.add)
     __mul__ = __rmul__ = _operator(torch.mul)
     __sub__, __rsub__ = _operator(torch.sub), _operator(Tensor.__rsub__)

@@ -42,6 +42,8 @@ def as_plain(value: Any) -> Any:
 
 def per_axis(value: Any, dims: int, name: str) -> tuple[int, ...]:
     """One integer per spatial axis."""
+    if type(value) is int:
+        return (value,) * dims
     plain = as_plain(value)
     values = plain if isinstance(plain, tuple) else (plain,) * dims
     if len(values) != dims or not all(isinstance(v, _INTEGERS) for v in values):

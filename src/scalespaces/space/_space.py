@@ -241,9 +241,10 @@ def check_space(x: Any) -> ScaleSpace:
 
 def check_grid(x: Any) -> ScaleSpace:
     """Return ``x`` if its axes of space follow batch and channels, where windows slide."""
-    if check_space(x).dims and x.axes != tuple(range(2, x.ndim)):
+    axes = check_space(x).grid.axes
+    if axes and axes != tuple(range(2, x.levels[0].ndim)):
         raise ValueError(
-            f"windows slide over levels (B, C, *spatial), got shapes {x.shapes} with the axes of space at {x.axes}; "
+            f"windows slide over levels (B, C, *spatial), got shapes {x.shapes} with the axes of space at {axes}; "
             "permute back first"
         )
     return x

@@ -65,7 +65,7 @@ def toeplitz_band(taps: Tensor, n: int, ratio: int = 1, spacing: int = 1) -> Ban
 
 def fold_band(band: Band, n: int, padding_mode: PaddingMode) -> Band:
     """The same for an axis of ``n`` samples without padding, if it is one block: what lies outside is folded back."""
-    if count_blocks(band) > 1:
+    if count_blocks(band) > 1 or (band.start, band.blocks.shape[2]) == (0, n):
         return band
     index = torch.arange(band.start, band.start + band.blocks.shape[2], device=band.blocks.device)
     index = index if padding_mode == "zeros" else fold(index, n, padding_mode)

@@ -57,10 +57,7 @@ class _BatchNorm(torch.autograd.Function):
         joint = torch.stack(sums).sum(0)
         if ctx.elements > 1:
             joint = joint.reshape(2, -1, ctx.elements).sum(2)
-        found: list[Any] = [
-            None if weight is None else joint[0].to(weight.dtype),
-            None if bias is None else joint[1].to(bias.dtype),
-        ]
+        found: list[Any] = [v if v is None else s.to(v.dtype) for v, s in zip((weight, bias), joint, strict=True)]
         if not any(ctx.needs_input_grad[5:]):
             return found[0], found[1], None, None, None, *(None for _ in levels)
         if ctx.sync:
@@ -122,9 +119,7 @@ def _differentiable_gradients(
     """The gradients by way of the formula, so that they have gradients themselves."""
     mean, var, _ = batch_moments(levels, elements=ctx.elements, sync=ctx.sync)
     out = normalize(levels, mean, var, weight, bias, ctx.eps, ctx.elements)
-    inputs = [weight, bias, *levels]
-    wanted = [
-        t for t, needed in zip(inputs, (*ctx.needs_input_grad[:2], *ctx.needs_input_grad[5:]), strict=True) if needed
-    ]
+    needs = (*ctx.needs_input_grad[:2], *ctx.needs_input_grad[5:])
+    wanted: Any = [t for t, needed in zip((weight, bias, *levels), needs, strict=True) if needed]
     found = iter(torch.autograd.grad(out, wanted, gradients, create_graph=True))
     return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)

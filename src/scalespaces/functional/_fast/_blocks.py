@@ -10,13 +10,8 @@ from torch.nn import functional as F
 AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
-def average_blocks(f: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Average over blocks of ``size``, as ``F.avg_pool2d(f, size)``."""
-    return _AverageOfBlocks.apply(f, size)
-
-
-class _AverageOfBlocks(torch.autograd.Function):
-    """The gradient needs no more than the size of the input."""
+class AverageOfBlocks(torch.autograd.Function):
+    """The average over blocks of ``size``, as ``F.avg_pool2d(f, size)``; its gradient needs only the input's size."""
 
     @staticmethod
     def forward(ctx: Any, f: Tensor, size: tuple[int, ...]) -> Tensor:

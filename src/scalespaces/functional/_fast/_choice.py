@@ -33,7 +33,7 @@ def can_fold() -> bool:
 
 
 def interpolates_by_slices(*sizes: Any) -> bool:
-    """Whether whole-number upsampling runs phase by phase on slices, by :mod:`._finer`, instead of by gathers."""
+    """Whether whole-number upsampling runs on slices, by :mod:`._finer`, instead of by gathers."""
     return all(isinstance(n, int) for n in sizes) and not is_transformed()
 
 
@@ -52,7 +52,8 @@ def is_known(size: Any) -> bool:
 
 def averages_blocks(window: Any) -> bool:
     """Whether average pooling drops its input before the backward pass, by :mod:`._blocks`."""
-    return window.size == window.stride and not any(map(any, window.padding)) and not is_transformed()
+    keeps = torch.is_grad_enabled() and not is_transformed()
+    return keeps and window.size == window.stride and not any(map(any, window.padding))
 
 
 def normalizes_natively(levels: Sequence[Tensor]) -> bool:

@@ -1,19 +1,19 @@
 r"""Linear interpolation on a grid :math:`q` times finer, phase by phase.
 
-Sample :math:`q j + r` of the finer grid lies between the coarse samples :math:`j + m_r` and :math:`j + m_r + 1`, at the
-same fraction for all :math:`j`: each of the :math:`q` phases is a weighted sum of two slices, and no index is needed.
-Its adjoint adds to the same two slices.
+Between two coarse samples, in each cell, lie :math:`q` samples of the finer grid, at the same fractions in all cells:
+each of the :math:`q` phases is a weighted sum of two slices, and no index is needed. Its adjoint adds to the same two
+slices.
 """
 
+import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scalespaces._torch import is_batched
+from scalespaces._torch import is_batched, is_channels_last
 
 
 @dataclass(frozen=True)
@@ -26,65 +26,64 @@ class Finer:
     samples: int  # coarse ones
     size: int  # finer ones
 
-    def phases(self) -> Iterator[tuple[slice, int, int, float]]:
-        """For each phase: its samples between two coarse ones, the first of these, their number, the fraction."""
-        for r, low, fraction, start, stop, _ in self._phases():
-            if start < stop:
-                yield self._run(r, start, stop), start + low, stop - start, fraction
+    def phases(self, x: Tensor, at: int, cells: int, length: int) -> tuple[Tensor, ...]:
+        """The finer samples of some cells from ``at`` on, each phase by itself."""
+        return x.narrow(self.axis, at, cells * length).unflatten(self.axis, (cells, length)).unbind(self.axis + 1)
 
-    def ends(self) -> Iterator[tuple[slice, int]]:
-        """For each phase: its samples past an end, and the coarse sample there."""
-        for r, _, _, start, stop, total in self._phases():
-            if start:
-                yield self._run(r, 0, start), 0
-            if stop < total:
-                yield self._run(r, stop, total), self.samples - 1
+    def like(self, x: Tensor, size: int) -> Tensor:
+        """An empty tensor of that size along the axis."""
+        shape = (*x.shape[: self.axis], size, *x.shape[self.axis + 1 :])
+        layout = torch.channels_last if is_channels_last(x) else torch.contiguous_format
+        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
 
-    def _phases(self) -> Iterator[tuple[int, int, float, int, int, int]]:
-        """The phase, the coarse sample before its first one, the fraction, which ones lie inside, and their number."""
-        for r in range(min(self.factor, self.size)):
-            place = self.offset + r / self.factor
-            low = math.floor(place + 1e-9)
-            fraction = place - low if place - low > 1e-9 else 0.0
-            total = (self.size - r - 1) // self.factor + 1
-            start = min(max(0, -low), total)
-            yield r, low, fraction, start, max(min(total, self.samples - low - (fraction > 0)), start), total
 
-    def _run(self, r: int, start: int, stop: int) -> slice:
-        return slice(self.factor * start + r, self.factor * (stop - 1) + r + 1, self.factor)
+@functools.lru_cache(maxsize=1024)
+def _pieces(plan: Finer) -> tuple[int, int, tuple[tuple[int, int, int, tuple[float, ...]], ...]]:
+    """The first finer sample not past the start, the first past the end, and the runs of whole cells between them.
 
-    def of(self, x: Tensor, index: slice) -> Tensor:
-        """Some samples along the axis."""
-        return x[(slice(None),) * self.axis + (index,)]
+    Of each run: its first finer sample, its first cell, the number of cells, and the fractions of samples in each.
+    """
+
+    def first_from(place: int) -> int:  # the first finer sample there or behind
+        return math.ceil(plan.factor * (place - plan.offset - 1e-9))
+
+    at = start = min(max(first_from(0), 0), plan.size)
+    stop = max(min(first_from(plan.samples - 1), plan.size), start)
+    runs = []
+    while at < stop:
+        cell = math.floor(plan.offset + at / plan.factor + 1e-9)
+        length = min(first_from(cell + 1), stop) - at
+        number = (stop - at) // length if length == plan.factor else 1
+        fractions = [plan.offset + (at + r) / plan.factor - cell for r in range(length)]
+        runs.append((at, cell, number, tuple(f if f > 1e-9 else 0.0 for f in fractions)))
+        at += number * length
+    return start, stop, tuple(runs)
 
 
 def make_finer(x: Tensor, plan: Finer) -> Tensor:
     """Interpolate."""
-    return _Interpolate.apply(x, plan)
+    return _Interpolate.apply(x, plan) if torch.is_grad_enabled() else _interpolate(x, plan)
 
 
-def _like(x: Tensor, plan: Finer, size: int) -> Tensor:
-    shape = list(x.shape)
-    shape[plan.axis] = size
-    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    layout = torch.channels_last if last else torch.contiguous_format
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+def _interpolate(x: Tensor, plan: Finer) -> Tensor:
+    out, axis = plan.like(x, plan.size), plan.axis
+    start, stop, runs = _pieces(plan)
+    if start:
+        out.narrow(axis, 0, start).copy_(x.narrow(axis, 0, 1))
+    if stop < plan.size:
+        out.narrow(axis, stop, plan.size - stop).copy_(x.narrow(axis, plan.samples - 1, 1))
+    for at, cell, number, fractions in runs:
+        low, high = x.narrow(axis, cell, number), x.narrow(axis, cell + 1, number)
+        for fraction, phase in zip(fractions, plan.phases(out, at, number, len(fractions)), strict=True):
+            torch.lerp(low, high, fraction, out=phase) if fraction else phase.copy_(low)
+    return out
 
 
 class _Interpolate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, plan: Finer) -> Tensor:
         ctx.plan = plan
-        out = _like(x, plan, plan.size)
-        for run, first, length, fraction in plan.phases():
-            low = x.narrow(plan.axis, first, length)
-            if fraction:
-                torch.lerp(low, x.narrow(plan.axis, first + 1, length), fraction, out=plan.of(out, run))
-            else:
-                plan.of(out, run).copy_(low)
-        for run, end in plan.ends():
-            plan.of(out, run).copy_(x.narrow(plan.axis, end, 1))
-        return out
+        return _interpolate(x, plan)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
@@ -98,15 +97,17 @@ class _Interpolate(torch.autograd.Function):
 class _Adjoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, plan: Finer) -> Tensor:
-        ctx.plan = plan
-        out = _like(g, plan, plan.samples).zero_()
-        for run, first, length, fraction in plan.phases():
-            part = plan.of(g, run)
-            out.narrow(plan.axis, first, length).add_(part, alpha=1 - fraction)
-            if fraction:
-                out.narrow(plan.axis, first + 1, length).add_(part, alpha=fraction)
-        for run, end in plan.ends():
-            out.narrow(plan.axis, end, 1).add_(plan.of(g, run).sum(plan.axis, True))
+        ctx.plan, axis = plan, plan.axis
+        out = plan.like(g, plan.samples).zero_()
+        start, stop, runs = _pieces(plan)
+        for at, cell, number, fractions in runs:
+            for fraction, phase in zip(fractions, plan.phases(g, at, number, len(fractions)), strict=True):
+                out.narrow(axis, cell, number).add_(phase, alpha=1 - fraction)
+                if fraction:
+                    out.narrow(axis, cell + 1, number).add_(phase, alpha=fraction)
+        for end, first, length in ((0, 0, start), (plan.samples - 1, stop, plan.size - stop)):
+            if length:
+                out.narrow(axis, end, 1).add_(g.narrow(axis, first, length).sum(axis, True))
         return out
 
     @staticmethod
