@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from scalespaces._html import encode
-from scalespaces.demo._result import SIZES, Cost, Frame, Method, Result
+from scalespaces.demo._result import Cost, Frame, Method, Result
 from scalespaces.demo._study import METHODS
 from scalespaces.functional import lift
 from scalespaces.testing import EquivarianceTable
@@ -30,6 +30,10 @@ COST = {
     "jitter": Cost(34_321, 1.02, 1.01, 2.43, 2.37),
     "ours": Cost(34_321, 2.27, 1.33, 2.51, 1.97),
 }
+FACTS: dict[str, Any] = {"train_digits": 1297, "test_digits": 500, "epochs": 12, "side": 24, "seconds": 171.3}
+FACTS |= {"small_canvas": 72, "large_canvas": 112, "tta": [0.5, 0.75, 1, 1.25, 1.5, 1.75, 2]}
+FACTS |= {"selection": [1.41, 1, 0.71, 0.5], "scalespaces": "0.1.0", "torch": "2.13.0", "python": "3.11.7"}
+FACTS |= {"cpu": "Some <CPU> & more", "cores": 2, "threads": 2, "load_average": 0.4}
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -59,11 +63,10 @@ def frame(label: int, size: float) -> Frame:
 def errors(layers: int, value: float, levels: int = 8) -> EquivarianceTable:
     """`value` before the boundary, 0.9 past it, none where nothing is left."""
     boundary, rows = levels - layers, range(1, levels)
-    entries = [
-        [value if row + k < boundary else 0.9 if row + k < levels else math.nan for k in range(levels)] for row in rows
-    ]
+    ends = np.add.outer(rows, range(levels))
+    entries = np.where(ends < boundary, value, np.where(ends < levels, 0.9, math.nan))
     left_out = dict.fromkeys(range(boundary, levels), "it sees past the last level")
-    return EquivarianceTable(np.array(entries), np.array(entries), tuple(rows), tuple(range(levels)), "l", left_out)
+    return EquivarianceTable(entries, entries, tuple(rows), tuple(range(levels)), "l", left_out)
 
 
 def made(seeds: int = 1, **changes: Any) -> Result:
@@ -82,30 +85,6 @@ def made(seeds: int = 1, **changes: Any) -> Result:
             "cascade, pyramid": {layers: errors(layers, 0.0) for layers in (1, 2, 3)},
         },
         downscalings=SHRINKS,
-        facts={
-            "train_digits": 1297,
-            "test_digits": 500,
-            "epochs": 12,
-            "side": 24,
-            "small_canvas": 72,
-            "large_canvas": 112,
-            "tta": [0.5, 0.75, 1, 1.25, 1.5, 1.75, 2],
-            "selection": [1.41, 1, 0.71, 0.5],
-            "seconds": 171.3,
-            "scalespaces": "0.1.0",
-            "torch": "2.13.0",
-            "python": "3.11.7",
-            "cpu": "Some <CPU> & more",
-            "cores": 2,
-            "threads": 2,
-            "load_average": 0.4,
-        },
+        facts=FACTS,
     )
     return replace(found, **changes)
-
-
-def with_accuracy(key: str, value: float) -> Result:
-    """A result in which one method has the same accuracy everywhere."""
-    found = made()
-    flat = ((value,) * len(SIZES),)
-    return replace(found, methods=tuple(replace(m, accuracy=flat) if m.key == key else m for m in found.methods))

@@ -27,6 +27,9 @@ def test_help(arguments, capsys):
             assert " ".join(about.split()) in " ".join(out.split())
         assert main([]) == 0  # no command prints the same
         assert capsys.readouterr().out == out
+        with pytest.raises(SystemExit):
+            main(["--version"])
+        assert capsys.readouterr().out == f"scalespaces {scalespaces.__version__}\n"
 
 
 def test_the_list_of_commands_loads_nothing_heavy():
@@ -39,12 +42,9 @@ def test_the_list_of_commands_loads_nothing_heavy():
 
 
 def test_python_m():
-    assert run("--version").stdout == f"scalespaces {scalespaces.__version__}\n"
-    wrong = run("equivariance", "--image", "no such file.png")
+    wrong = run("equivariance", "--image", "no file.png")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == (
-        "scalespaces equivariance: error: cannot read 'no such file.png': No such file or directory\n"
-    )
+    assert wrong.stderr == "scalespaces equivariance: error: cannot read 'no file.png': No such file or directory\n"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,6 @@ def test_exit_codes(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "scalespaces.cli._cook", own)
     monkeypatch.setitem(cli.COMMANDS, "cook", ("_cook", "by a recipe"))
     for words in (["--config", "a.yaml", "--x.y=1", "z"], ["--help"], ["--version"], ["a", "--", "--", "-1"], []):
-        assert main(["cook", *words]) == 0
-        assert seen[-1] == words
+        assert (main(["cook", *words]), seen[-1]) == (0, words)
     assert fails(capsys, "cook", "bad") == "scalespaces cook: error: not this\n"
-    assert main(["cook", "stop"]) == 130
-    assert capsys.readouterr().err == "scalespaces cook: interrupted\n"
+    assert (main(["cook", "stop"]), capsys.readouterr().err) == (130, "scalespaces cook: interrupted\n")

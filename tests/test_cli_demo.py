@@ -10,24 +10,16 @@ from command import fails, run
 
 from scalespaces import models
 
+WRONG = {"--epochs=0": "at least 1, got '0'", "--seed=-1": "--seed", "--plot=figure.xyz": "got the suffix '.xyz'"}
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--epochs", "0"], "at least 1, got '0'"),
-        (["--seed", "-1"], "--seed"),
-        (["--plot", "figure.xyz"], "got the suffix '.xyz'"),
-    ],
-)
-def test_bad_arguments_are_found_before_the_work(arguments, words, capsys, tmp_path, monkeypatch):
+
+def test_mistakes_are_found_before_the_work(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert words in fails(capsys, "demo", *arguments)
-
-
-@pytest.mark.parametrize("name", ["report.html", "results.json", "network.safetensors"])
-def test_a_folder_where_a_file_should_be_and_a_file_where_the_folder_should(name, capsys, tmp_path):
-    (tmp_path / name).mkdir()
-    assert "is a folder" in fails(capsys, "demo", "--out", str(tmp_path))
+    for said, words in WRONG.items():
+        assert words in fails(capsys, "demo", said)
+    for name in ("report.html", "results.json", "network.safetensors"):
+        (tmp_path / name / name).mkdir(parents=True)
+        assert "is a folder" in fails(capsys, "demo", "--out", str(tmp_path / name))
     (tmp_path / "taken").write_text("")
     assert "is not a folder" in fails(capsys, "demo", "--out", str(tmp_path / "taken"))
 
@@ -58,7 +50,6 @@ def test_interrupted_it_leaves_nothing(tmp_path):
     assert process.stderr.readline().startswith("training the CNN")  # the first network is done
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert error.splitlines()[-1] == "scalespaces demo: interrupted"
+    assert (process.returncode, error.splitlines()[-1]) == (130, "scalespaces demo: interrupted")
     assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,6 @@ from scalespaces.models._convnet import random_network
 from scalespaces.testing import equivariance_error, translation_error
 
 image_module = pytest.importorskip("PIL.Image")
-pytest.importorskip("matplotlib")
 
 SMALL = ("equivariance", "--size", "33", "--levels", "4", "--layers", "1", "--channels", "2")
 REFLECT = ("--padding-mode", "reflect")
@@ -59,19 +58,10 @@ def test_random_networks():
     network = random_network(3, in_channels=1, channels=4, filter_levels=2, seed=3, num_levels=5)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert [weight.shape for weight in network.parameters()] == [(4, 1, 2, 3, 3), (4, 4, 2, 3, 3), (4, 4, 2, 3, 3)]
-    padded = random_network(1, padding_mode="circular", scale_padding="valid")
-    assert [module.padding_mode for module in list(padded)[:2]] == ["circular", "circular"]
-    assert padded[1].scale_padding == "valid"
     again, other = (random_network(3, in_channels=1, channels=4, seed=seed) for seed in (3, 4))
     weights = [next(net.parameters()) for net in (network, again, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
-    # He: activations keep their size.
-    wide = random_network(3, channels=256, num_levels=5, padding_mode="circular")
-    with torch.no_grad():
-        first = wide[:2](torch.randn(1, 3, 16, 16))
-        second = wide[2:4](first)
-    assert 0.5 < second.level(0).square().mean() / first.level(0).square().mean() < 2
 
 
 def test_json_holds_what_the_library_measures(tmp_path, capsys, measure):
@@ -114,18 +104,15 @@ def test_json_holds_what_the_library_measures(tmp_path, capsys, measure):
 @pytest.mark.parametrize(
     ("sampling", "padding"), [("dense", "zeros"), ("pyramid", "reflect"), ("2", "reflect"), ("dense", "reflect")]
 )
-def test_the_cascade_is_exact_and_downscaling_follows_the_method(sampling, padding, measure):
-    (table,) = measure(*SMALL, "--double", "--sampling", sampling, "--padding-mode", padding)["equivariance"]
+def test_the_cascade_is_exact_and_valid_scale_padding_leaves_nothing_behind_the_boundary(
+    sampling, padding, measure, capsys
+):
+    said = [*SMALL, "--double", "--sampling", sampling, "--padding-mode", padding]
+    (table,), (valid,) = (measure(*said, *more)["equivariance"] for more in ([], ["--scale-padding", "valid"]))
     assert table["downscaling"] == "cascade"
-    assert table["mean_before"] < 1e-14
+    assert max(table["mean_before"], valid["mean_before"]) < 1e-14
     assert table["largest_behind"] > 1e-3
-
-
-def test_valid_scale_padding_leaves_nothing_behind_the_boundary(measure, capsys):
-    options = ["--method", "cascade", "--double", "--scale-padding", "valid", *REFLECT]
-    (table,) = measure(*SMALL, *options)["equivariance"]
-    assert table["levels"] == [0, 1, 2]
-    assert table["largest_behind"] is None
+    assert (valid["levels"], valid["largest_behind"]) == ([0, 1, 2], None)
     assert "largest behind it: nothing" in capsys.readouterr().out
 
 
@@ -153,30 +140,15 @@ def test_paddings_side_by_side(capsys, measure):
     assert "1 layer, reflect padding, image downscaled by direct" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("bits", "channels"), [(8, 3), (16, 1)])
-def test_any_image_is_read(bits, channels, tmp_path, measure):
-    values = (photograph(40)[0, 0].numpy() * (2**bits - 1)).astype(f"uint{bits}")
-    image_module.fromarray(values).save(tmp_path / "image.tiff")
-    document = measure(*SMALL, "--image", str(tmp_path / "image.tiff"))
-    assert document["image_shape"] == [1, channels, 33, 33]
-    assert document["equivariance"][0]["mean_before"] < 0.1
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["--levels", "0"], "expected a whole number of at least 1, got '0'"),
-        (["--levels", "x"], "expected a whole number of at least 1, got 'x'"),
         (["--seed", "-1"], "expected a whole number from 0 to 2**63 - 1, got '-1'"),
         (["--sampling", "sparse"], "expected dense, pyramid or a number >= 1, got 'sparse'"),
         (["--sampling", "0.5"], "got 0.5"),
         (["--method", "other"], "invalid choice: 'other'"),
-        (["--downscaling", "other"], "invalid choice: 'other'"),
-        (["--padding-mode", "other"], "invalid choice: 'other'"),
         (["--levels", "4"], "before the truncation boundary of 4 levels; use --levels 5 or more"),
         (["--levels", "5000"], "use --levels 9 at most, or a larger image"),
         (["--size", "100"], "8 levels of base 2 are too many for an image of 100 x 100 pixels"),
@@ -184,10 +156,10 @@ def test_any_image_is_read(bits, channels, tmp_path, measure):
         (["--size", "600"], "size must be from 1 to 512"),
         (["--kernel", "gaussian"], "kernel must be a Kernel or one of"),
         (["--base", "1"], "base must be a finite number > 1, got 1.0"),
-        (["--zero-scale", "-1"], "zero_scale must be a finite number >= 0"),
         (["--plot", "figure.docx"], "matplotlib writes"),
         (["--image", "missing.png"], "cannot read 'missing.png': No such file or directory"),
         (["--image", "."], "cannot read '.': Is a directory"),
+        (["--image", __file__], "is not an image that Pillow reads"),
         (["--json", "."], "'.' is a folder; name a file in it"),
     ],
 )
@@ -197,18 +169,8 @@ def test_bad_arguments(arguments, message, capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_images_that_cannot_be_measured(capsys, tmp_path):
-    file = tmp_path / "file.png"
-    file.write_bytes(b"not an image")
-    assert f"'{file}' is not an image that Pillow reads" in fails(capsys, *SMALL, "--image", str(file))
-    image_module.new("RGB", (40, 30)).save(file)
-    message = "size must be from 1 to 30, the image's smaller side, got 33"
-    assert message in fails(capsys, *SMALL, "--image", str(file))
-
-
 @pytest.mark.parametrize(
-    ("module", "arguments"),
-    [("PIL.Image", []), ("PIL.Image", ["--image", "image.png"]), ("matplotlib.figure", ["--plot", "figure.png"])],
+    ("module", "arguments"), [("PIL.Image", ["--image", "image.png"]), ("matplotlib.figure", ["--plot", "figure.png"])]
 )
 def test_a_missing_extra_is_named(module, arguments, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

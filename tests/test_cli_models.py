@@ -14,8 +14,7 @@ def test_models_are_listed(capsys):
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == scalespaces.models.list_models()
-    assert main(["models", "s_*"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert (main(["models", "s_*"]), len(capsys.readouterr().out.splitlines())) == (0, 4)
     assert "no model matches 'vgg*'; there are cnn" in fails(capsys, "models", "vgg*")
 
 
@@ -48,8 +47,7 @@ def test_info_as_json(tmp_path, capsys):
     assert model.config["lift"].items() >= lift.items()
     assert model.config.items() >= (expected | {"in_channels": 1}).items()
     summary = scalespaces.models.summarize(model, (1, 64, 48))
-    assert printed["total"] == summary.total
-    assert printed["layers"] == summary.to_json()["layers"]
+    assert (printed["total"], printed["layers"]) == (summary.total, summary.to_json()["layers"])
     plain = scalespaces.models.create_model("densenet", in_channels=1, num_classes=7)
     assert printed["baseline"] == {"densenet": scalespaces.models.summarize(plain, (1, 64, 48)).total}
 
@@ -73,10 +71,6 @@ def test_info_of_every_model_at_the_papers_size(name, preset, capsys):
         (["s_resent"], "no model is called 's_resent'; did you mean 's_resnet'?"),
         (["s_resnet", "--input", "3", "32", "32"], "images of at least 57 pixels"),
         (["s_resnet", "--filter-levels", "2", "2"], "one for each of 9 places"),
-        (["s_resnet", "--levels", "1"], "never meets its last one"),
-        (["s_resnet", "--input", "3", "32"], "--input: expected 3 arguments"),
-        (["s_resnet", "--base", "1"], "base"),
-        (["s_resnet", "--preset", "fast"], "invalid choice: 'fast'"),
         ([], "the following arguments are required: MODEL"),
     ],
     ids=str,

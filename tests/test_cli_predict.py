@@ -22,7 +22,6 @@ from scalespaces.models import Card
 from scalespaces.train._predict import palette, predict_mask
 
 image_module = pytest.importorskip("PIL.Image")
-pytest.importorskip("safetensors")
 
 
 def saved(path: Path, name: str, head: str, classes: Any, channels: int = 3, **small: Any) -> Any:
@@ -70,15 +69,12 @@ def images(tmp_path):
     return folder
 
 
-# --- classification --------------------------------------------------------------------------------------------------
-
-
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
 
 
-@pytest.mark.parametrize("batch", ["1", "3", "32"])
+@pytest.mark.parametrize("batch", ["3", "32"])
 def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, capsys):
     out = tmp_path / "new" / "table.csv"
     assert main(["predict", str(tmp_path / "model.safetensors"), str(images), "--out", str(out), "--batch", batch]) == 0
@@ -97,9 +93,6 @@ def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, c
     said = capsys.readouterr().out
     assert said.startswith(f"wrote {out}: ")
     assert all(f"{number} {name}" in said for name, number in counts.items() if number)
-
-
-# --- segmentation ----------------------------------------------------------------------------------------------------
 
 
 def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
@@ -135,17 +128,13 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
         assert sum(entry["share"].values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("classes", [CLASSES, *(range(n) for n in (1, 2, 19, 100, 256))], ids=len)
-def test_classes_have_different_colors(classes):
-    colors = palette(tuple(map(str, classes)))
-    assert len(set(colors)) == len(classes)
-    assert all(0 <= value <= 255 for color in colors for value in color)
-    if classes is CLASSES:
-        own = dict(zip(CLASSES, colors, strict=True))
-        assert (own["sky"], own["car"]) == ((70, 130, 180), (0, 0, 142))
-
-
-# --- what is wrong ---------------------------------------------------------------------------------------------------
+def test_classes_have_different_colors():
+    for classes in (CLASSES, *(range(n) for n in (1, 2, 19, 100, 256))):
+        colors = palette(tuple(map(str, classes)))
+        assert len(set(colors)) == len(classes)
+        assert all(0 <= value <= 255 for color in colors for value in color)
+    own = dict(zip(CLASSES, palette(tuple(CLASSES)), strict=True))
+    assert (own["sky"], own["car"]) == ((70, 130, 180), (0, 0, 142))
 
 
 @pytest.mark.parametrize("kind", [classifier, segmenter])
@@ -161,12 +150,9 @@ def test_nothing_is_overwritten_unasked(kind, images, tmp_path, capsys):
         assert capsys.readouterr().err == ""
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert "exists; use --force" in fails(capsys, *arguments, str(out))
-    wrong = {images: "is a folder; name a file in it" if table else "b.png' would be overwritten"}
-    wrong |= {
-        images / "a.jpg": "change --out" if table else "is a file",
-        Path(file): "change --out" if table else "file",
-    }
-    for place, message in wrong.items():
+    wrong = [(images, "is a folder; name a file in it" if table else "b.png' would be overwritten")]
+    wrong += [(place, "change --out" if table else "file") for place in (images / "a.jpg", Path(file))]
+    for place, message in wrong:
         assert message in fails(capsys, *arguments, str(place), "--force")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == kept
     assert main([*arguments, str(out), "--force"]) == 0
@@ -214,14 +200,10 @@ def test_errors(model, images, tmp_path, capsys):
         ((file, *out), "required: IMAGE"),
         ((file, str(tmp_path / "absent"), *out), f"there is no file or folder '{tmp_path / 'absent'}'"),
         ((file, str(tmp_path / "empty"), *out), "files that end in .png, .jpg"),
-        ((str(tmp_path / "absent.safetensors"), good, *out), "does not exist"),
         ((__file__, good, *out), "is no safetensors file"),
         ((file, good, *out, "--model", "torch.nn:Identity"), "leave out the model"),
-        ((file, good, *out, "--model", "nowhere:net"), "a model is named by"),
         ((file, good, *out, "--device", "abacus"), "there is no device 'abacus' here; use auto or one of cpu"),
-        ((file, good, *out, "--pool", "min"), "invalid choice: 'min'"),
         ((file, good, *out, "--batch", "0"), "expected a whole number of at least 1"),
-        ((file, good, *out, "--overlap", "-1"), "expected a whole number of at least 0"),
         ((file, good, *out, "--overlay"), "--overlay is for networks that answer for every pixel"),
         ((file, good, *out, "--tile", "64"), "--tile is for networks that answer for every pixel"),
     ]

@@ -91,9 +91,8 @@ except ImportError as error:
     print(error)
 """
     out = run(python, "-W", "error", "-c", script, cwd=tmp_path)
-    assert out.strip() == (
-        "PIL.Image is needed for this and is not installed; install it with: pip install 'scalespaces[plot]'"
-    )
+    message = "PIL.Image is needed for this and is not installed; install it with: pip install 'scalespaces[plot]'"
+    assert out.strip() == message
 
 
 def test_importing_loads_no_more_than_the_core_needs(tmp_path):
@@ -109,9 +108,6 @@ print(*sorted(set(sys.modules) - before))
     assert foreign - sys.stdlib_module_names == set()  # not matplotlib, PIL, hypothesis, pytest, sympy...
     heavy = ("torch._dynamo", "torch._inductor", "scipy.signal", "scipy.stats", "scipy.ndimage", "scipy.optimize")
     assert [name for name in loaded if name.startswith(heavy)] == []
-
-
-# --- what pyproject.toml promises ------------------------------------------------------------------------------------
 
 
 def test_the_oldest_versions_are_the_lower_bounds():
@@ -132,8 +128,7 @@ def test_every_promised_python_is_tested():
         pytest.skip("the source distribution has no workflows")
     tested = yaml.safe_load(workflow.read_text())["jobs"]["test"]["strategy"]["matrix"]["python"]
     promised = [c.rsplit(" ", 1)[1] for c in PYPROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", c)]
-    assert tested == promised
-    assert PYPROJECT["project"]["requires-python"] == f">={promised[0]}"
+    assert (tested, PYPROJECT["project"]["requires-python"]) == (promised, f">={promised[0]}")
 
 
 def test_the_changelog_begins_with_this_version():

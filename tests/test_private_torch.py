@@ -69,21 +69,16 @@ def files() -> dict[str, str]:
 
 def test_private_names_of_torch_are_in_one_file():
     found = {name: names for name, source in files().items() if (names := private_names(source))}
-    assert found.pop(HOME) == USED
-    assert found == {}
+    assert (found.pop(HOME), found) == (USED, {})
 
 
 @pytest.mark.parametrize(
     ("source", "names"),
     [
         ("import torch\ntorch._C._get_tracing_state()", {"torch._C._get_tracing_state"}),
-        ("import torch._dynamo", {"torch._dynamo"}),
         ("import torch._dynamo as d\nd.reset()", {"torch._dynamo.reset"}),
-        ("from torch import _dynamo\n_dynamo.config.verbose = True", {"torch._dynamo.config.verbose"}),
         ("from torch.utils import _pytree as tree\ntree.tree_map", {"torch.utils._pytree.tree_map"}),
-        ("from torch._C._functorch import f as g", {"torch._C._functorch.f"}),
         ("def f():\n    from torch.fx.experimental.proxy_tensor import make_fx", None),
-        ("from torch.autograd import forward_ad\nforward_ad._current_level", None),
         ("import torch.nn.functional as F\nF._canonical_mask", {"torch.nn.functional._canonical_mask"}),
         ("x._dynamo_static_indices = {0}", {"_dynamo_static_indices"}),
         ("vars(x)['_dynamo_static_indices'] = {0}", {"_dynamo_static_indices"}),

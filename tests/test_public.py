@@ -4,26 +4,13 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 import scalespaces
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(scalespaces.__file__).parent
 LIST = (Path(__file__).parent / "public_names.txt").read_text().split()
-MODULES = (
-    "space",
-    "functional",
-    "semigroups",
-    "nn",
-    "nn.init",
-    "models",
-    "data",
-    "train",
-    "testing",
-    "plotting",
-    "theory",
-)
+MODULES = ["space", "functional", "semigroups", "nn", "nn.init", "models", "data", "train", "testing", "plotting"]
+MODULES += ["theory"]
 COMMANDS = ("app", "cli", "demo", "__main__")  # which are run, and export nothing
 
 
@@ -31,18 +18,12 @@ def exported(module: str) -> list[str]:
     return [f"scalespaces.{module}.{name}" for name in importlib.import_module(f"scalespaces.{module}").__all__]
 
 
-def test_the_list_is_what_the_modules_export():
+def test_the_list_is_what_the_modules_export_and_no_function_has_the_name_of_a_module():
     names = [
         name for module in MODULES for name in exported(module) if name.removeprefix("scalespaces.") not in MODULES
     ]
     assert sorted(names) == LIST
-
-
-def test_a_reader_can_hold_the_list():
-    assert len(LIST) <= 125
-
-
-def test_no_function_has_the_name_of_a_module():
+    assert len(LIST) <= 125, "a reader can hold the list"
     files = {path.stem for path in SOURCE.rglob("*.py")}
     assert [name for name in LIST if name.rpartition(".")[2] in files] == []
 
@@ -55,37 +36,30 @@ def test_the_top_level_repeats_names_and_adds_none():
     assert top.keys() - modules <= homes
 
 
-def test_every_other_file_is_private():
+def test_every_other_file_is_private_and_commands_export_nothing():
     for path in SOURCE.rglob("*.py"):
         parts = path.relative_to(SOURCE).with_suffix("").parts
         module = ".".join(part for part in parts if part != "__init__")
         private = any(part.startswith("_") and part != "__init__" for part in parts)
         assert private or module in ("", "foreign", *MODULES, *COMMANDS), module
-
-
-def test_commands_export_nothing():
     for module in COMMANDS[:-1]:
         assert importlib.import_module(f"scalespaces.{module}").__all__ in ([], ["main"])
 
 
-def documented() -> list[str]:
+def test_the_reference_documents_each_name_once_and_no_others():
     names = []
-    for page in sorted((ROOT / "docs" / "api").glob("*.rst")):
+    for page in (ROOT / "docs" / "api").glob("*.rst"):
         module = ""
         for directive, name in re.findall(r"^\.\. ([\w:]+):: ([\w.]+)$", page.read_text(), re.MULTILINE):
             if directive in ("automodule", "currentmodule"):
                 module = name
             elif directive.startswith("auto") or directive == "py:data":
                 names.append(f"{module}.{name}")
-    return names
+    assert sorted(names) == LIST
 
 
-def test_the_reference_documents_each_name_once_and_no_others():
-    assert sorted(documented()) == LIST
-
-
-@pytest.mark.parametrize("module", ["", *MODULES])
-def test_a_star_import_brings_what_is_public(module):
-    name, found = f"scalespaces.{module}".rstrip("."), {}
-    exec(f"from {name} import *", found)
-    assert sorted(found.keys() - {"__builtins__"}) == sorted(importlib.import_module(name).__all__)
+def test_a_star_import_brings_what_is_public():
+    for name in ("scalespaces", *(f"scalespaces.{module}" for module in MODULES)):
+        found = {}
+        exec(f"from {name} import *", found)
+        assert sorted(found.keys() - {"__builtins__"}) == sorted(importlib.import_module(name).__all__)

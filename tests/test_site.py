@@ -16,8 +16,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 MADE = ("gallery", "tutorial", "figures")  # pages that sphinx-gallery makes, and what it makes them of
 
-pytest.importorskip("sphinx_gallery")
-
 
 @pytest.fixture(scope="module")
 def conf() -> dict:
@@ -35,10 +33,12 @@ def reachable(page: Path) -> Iterator[Path]:
                 yield from reachable(markdown if markdown.exists() else markdown.with_suffix(".rst"))
 
 
-def test_every_page_is_in_a_table_of_contents():
+def test_every_page_is_in_a_table_of_contents_and_static_files_exist(conf):
     pages = {page for suffix in ("md", "rst") for page in DOCS.rglob(f"*.{suffix}")}
     pages = {page for page in pages if page.relative_to(DOCS).parts[0] not in MADE}
     assert set(reachable(DOCS / "index.md")) == pages
+    assert [path for path in conf["html_static_path"] if not (DOCS / path).exists()] == []
+    assert any(Path(path).name == conf["mathjax_path"] for path in conf["html_static_path"])
 
 
 def test_pages_as_github_shows_them_become_pages_of_the_site(conf):
@@ -56,28 +56,16 @@ def test_pages_as_github_shows_them_become_pages_of_the_site(conf):
     ]
 
 
-def test_static_files_of_the_site_exist(conf):
-    assert [path for path in conf["html_static_path"] if not (DOCS / path).exists()] == []
-    assert any(Path(path).name == conf["mathjax_path"] for path in conf["html_static_path"])
-
-
 def remote(html: str) -> list[str]:
     """What a browser would fetch from elsewhere to show a page; links that people click are none of it."""
     tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", html)
     return [tag for tag in tags if re.search(r"(?:src|href|srcset)=[\"']?(?:https?:)?//", tag)]
 
 
-@pytest.mark.parametrize(
-    ("html", "number"),
-    [
-        ('<script src="_static/a.js"></script><a href="https://example.org">b</a>', 0),
-        ('<script defer="defer" src="https://example.org/a.js"></script>', 1),
-        ('<link rel="stylesheet" href="//example.org/a.css">', 1),
-        ("<img alt='' src='http://example.org/a.png'>", 1),
-    ],
-)
-def test_the_check_sees_requests(html, number):
-    assert len(remote(html)) == number
+def test_the_check_sees_requests():
+    assert remote('<script src="_static/a.js"></script><a href="https://example.org">b</a>') == []
+    for html in ('<script defer src="https://example.org/a.js">', "<img alt='' src='//example.org/a.png'>"):
+        assert remote(html) == [html]
 
 
 @pytest.fixture

@@ -10,16 +10,8 @@ import torch
 from scalespaces import models
 from scalespaces.app._explore import lift_arguments
 
-FIELDS: dict[str, Any] = {
-    "kernel": "discrete_gaussian",
-    "base": "2",
-    "zero_scale": "1/4",
-    "num_levels": 4,
-    "first_level": 0,
-    "sampling": "pyramid",
-    "oversampling": 2,
-    "method": "cascade",
-}
+FIELDS: dict[str, Any] = {"kernel": "discrete_gaussian", "base": "2", "zero_scale": "1/4", "num_levels": 4}
+FIELDS |= {"first_level": 0, "sampling": "pyramid", "oversampling": 2, "method": "cascade"}
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,6 @@ def test_errors_are_those_of_the_library(arguments, network, method):
         ({"method": "direct"}, ["Not exact", "blurs the image anew"]),
         ({"first_level": -1}, ["Not exact", "finer than the image"]),
         ({"kernel": "binomial", "zero_scale": "1/2"}, ["Exact"]),
-        ({"kernel": "alpha"}, ["Exact"]),
     ],
 )
 def test_the_sentence_says_why(arguments, fields, reasons):
@@ -105,8 +104,6 @@ def test_an_untrained_network_uses_the_fields(arguments, fields):
         (LOADED, {}, "no network is loaded; drop a .safetensors file"),
         ("s_resnet, untrained", {"num_levels": 5}, "need images of at least .* pixels"),
         ("nonsense", {}, "network is one of"),
-        (LIFT, {"num_levels": 12}, "too many for an image of"),
-        (LIFT, {"method": "direct", "zero_scale": "1e300"}, "would be blurred over"),
     ],
 )
 def test_what_cannot_be_measured(arguments, network, fields, message):
@@ -127,5 +124,4 @@ def test_progress_is_reported_and_the_random_state_left_alone(arguments):
     equivariance(IMAGE, arguments(), "2 random layers", 65, report=lambda done, all: seen.append((done, all)))
     equivariance(IMAGE, arguments(num_levels=2), "s_cnn, untrained", 65)
     torch.testing.assert_close(torch.rand(2), expected)
-    assert (seen[0], seen[-1]) == ((0, 4), (4, 4))
-    assert seen == sorted(seen)
+    assert (seen[0], seen[-1], seen) == ((0, 4), (4, 4), sorted(seen))

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scalespaces
-from scalespaces.app import _explore as explore
 from scalespaces.app._explore import MOST_LEVELS, check_size, lift_arguments, number, scale_space
 from scalespaces.data import photograph
-from scalespaces.nn import Lift
 from scalespaces.theory._kernels import KERNELS
 
 
@@ -38,14 +36,10 @@ def test_what_is_no_number(text):
     ("fields", "message"),
     [
         ({"base": "1"}, "base must be a finite number > 1"),
-        ({"base": "0.5"}, "base must be a finite number > 1"),
         ({"zero_scale": "-1"}, "zero_scale must be a finite number >= 0"),
         ({"num_levels": 0}, "levels must be a whole number from 1 to 12, got 0"),
-        ({"num_levels": 13}, "levels must be a whole number from 1 to 12, got 13"),
-        ({"num_levels": 2.5}, "levels must be a whole number from 1 to 12, got 2.5"),
         ({"num_levels": 2, "first_level": -2}, "first level must be a whole number from -1 to 0, got -2"),
         ({"sampling": "oversampled", "oversampling": 0.5}, "oversampling must be 1 .* or more, got 0.5"),
-        ({"sampling": "oversampled", "oversampling": None}, "oversampling must be a number"),
         ({"num_levels": None}, "levels must be a number"),
     ],
 )
@@ -59,8 +53,6 @@ def test_fields_that_make_no_lift(arguments, fields, message):
     [
         ({"num_levels": 4}, (1, 1), r"4 levels of base 2 are too many for an image of 1 × 1 .* choose 1 at most"),
         ({"num_levels": 6}, (16, 300), r"of 300 × 16 pixels.* choose 4 at most"),
-        ({"base": "1e300", "num_levels": 12}, (64, 64), "choose 1 at most"),
-        ({"num_levels": 12, "base": "1e308", "first_level": -3}, (64, 64), "choose 4 at most"),
         ({"num_levels": 4, "first_level": -3}, (1024, 1024), "levels from -3 on make too many samples"),
         ({"num_levels": 4, "base": "1e200", "first_level": -3}, (64, 64), "levels from -3 on make too many samples"),
         ({"zero_scale": "1e300"}, (64, 64), "would be blurred over .* choose fewer levels"),
@@ -69,12 +61,6 @@ def test_fields_that_make_no_lift(arguments, fields, message):
 def test_lifts_that_images_cannot_take(arguments, fields, size, message):
     with pytest.raises(ValueError, match=message):
         scale_space(torch.rand(1, 3, *size), arguments(**fields))
-
-
-def test_the_number_of_levels_it_advises_works(arguments):
-    with pytest.raises(ValueError, match="choose 6 at most"):
-        check_size(arguments(num_levels=8, first_level=-1), (32, 40))
-    check_size(arguments(num_levels=6, first_level=-1), (32, 40))
 
 
 @given(levels=st.integers(1, MOST_LEVELS), base=st.sampled_from(["2", "√2", "3/2", "3"]), size=st.integers(2, 40))
@@ -125,14 +111,4 @@ def test_levels_are_those_of_the_library(arguments, base, method, sampling):
     assert blurs[1:] == pytest.approx([math.sqrt(0.25 * (c ** (2 * k) - 1)) for k in range(4)])
     samples = sum(level[0, 0].numel() for level in space.levels)
     assert list(cost.values())[:2] == [f"{samples:,}", f"{samples / 1600:.2f}"]
-
-
-@pytest.mark.parametrize(("patience", "lifts"), [(1e9, 7), (0.0, 3)])
-def test_a_slow_lift_is_measured_once(arguments, monkeypatch, patience, lifts):
-    """Beyond the lift that is shown, one that does not count comes before those that are timed: five, or one."""
-    seen = []
-    monkeypatch.setattr(explore, "_SECONDS", patience)
-    monkeypatch.setattr(Lift, "forward", lambda self, image, run=Lift.forward: seen.append(1) or run(self, image))
-    _, cost = scale_space(torch.rand(1, 3, 16, 16), arguments(num_levels=2))
-    assert len(seen) == lifts
     assert all(0 < float(cost[name].removesuffix(" ms")) < 60_000 for name in list(cost)[2:])

@@ -39,27 +39,22 @@ def test_the_page_answers_to_its_names(served, host):
     assert answer(served, host, f"http://{host}", "websocket") == 200
 
 
+NAMES = ("evil.example:7860", "127.0.0.1.evil.example", "0.0.0.0:7860", "box.local", "[::1", "", None, "\xe9")
+SITES = ("http://evil.example", "null", "", "http://127.0.0.1:7861", "http://[::1")
+
+
 @pytest.mark.parametrize(
-    "host", ["evil.example:7860", "127.0.0.1.evil.example", "0.0.0.0:7860", "box.local", "[::1", "", None, "\xe9"]
+    ("host", "origin"), [*((host, None) for host in NAMES), *(("127.0.0.1:7860", origin) for origin in SITES)]
 )
-def test_other_names_are_refused(host):
-    assert answer("127.0.0.1", host) == 403
-    assert answer("127.0.0.1", host, kind="websocket") == 1008
+def test_other_names_and_sites_are_refused(host, origin):
+    assert answer("127.0.0.1", host, origin) == 403
+    assert answer("127.0.0.1", host, origin, "websocket") == 1008
 
 
 @pytest.mark.parametrize("served", ["0.0.0.0", "::", "[::]"])
 def test_an_open_page_takes_any_name_but_no_other_site(served):
     assert answer(served, "box.example:7860", "http://box.example:7860") == 200
     assert answer(served, "box.example:7860", "http://evil.example:7860") == 403
-
-
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "", "http://127.0.0.1:7861", "http://[::1"])
-def test_other_sites_are_refused(origin):
-    assert answer("127.0.0.1", "127.0.0.1:7860", origin) == 403
-    assert answer("127.0.0.1", "127.0.0.1:7860", origin, "websocket") == 1008
-
-
-# --- the command as it is run ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -42,19 +42,15 @@ def test_an_expected_error_is_a_line(kind, caplog):
     found, said = guarded(error)
     assert list(found) == ["status"]  # nothing else on the page changes
     assert 'role="alert">no &lt;b&gt; here downscaled by 2<' in found["status"]
-    assert said == ["no &lt;b&gt; here downscaled by 2"]
-    assert caplog.records == []
+    assert (said, caplog.records) == (["no &lt;b&gt; here downscaled by 2"], [])
 
 
-def test_an_unexpected_error_is_logged_and_a_line(caplog):
+def test_an_unexpected_error_is_logged_and_a_line_and_success_clears_it(caplog):
     found, _ = guarded(ZeroDivisionError("by <0>"))
     assert "ZeroDivisionError: by &lt;0&gt;" in found["status"]
     assert "Traceback" not in found["status"]
     assert caplog.records[0].levelno == logging.ERROR
     assert caplog.records[0].exc_info is not None
-
-
-def test_success_clears_the_line():
     toasts = Toasts()
     assert page._guarded(toasts, "status")(lambda x: {"out": x})(3) == {"status": "", "out": 3}
     assert toasts.said == []
@@ -85,12 +81,7 @@ print(json.dumps([blocks.analytics_enabled, blocks.get_config_file(), list(found
     assert (status, levels[:4], cost[:3]) == ("", "<div", "<dl")
 
 
-def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    assert "pip install 'scalespaces[app]'" in fails(capsys, "app", "--no-browser")
-
-
-def test_a_port_that_is_no_number_or_taken(capsys):
+def test_a_port_that_is_no_number_or_taken_and_the_next_free_one(capsys, monkeypatch):
     for port in ("0", "-1", "65536", "x", "1.5"):
         assert "expected a whole number from 1 to 65535" in fails(capsys, "app", f"--port={port}")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -98,9 +89,6 @@ def test_a_port_that_is_no_number_or_taken(capsys):
         message = fails(capsys, "app", "--no-browser", "--port", str(number))
     assert f"cannot serve at 127.0.0.1, port {number}: " in message
     assert "choose another --port" in message
-
-
-def test_the_next_free_port(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(app, "FIRST_PORT", taken.getsockname()[1])
         assert app._free_port("127.0.0.1", None) > taken.getsockname()[1]
@@ -109,9 +97,11 @@ def test_the_next_free_port(monkeypatch):
             app._free_port("127.0.0.1", None)
 
 
-def test_files_that_are_none_end_the_command_at_once(capsys, tmp_path):
+def test_what_is_missing_ends_the_command_at_once(capsys, tmp_path, monkeypatch):
     (tmp_path / "a.png").write_text("words")
     assert "'a.png' is not an image" in fails(capsys, "app", "--no-browser", "--image", str(tmp_path / "a.png"))
     assert "a.png' is no safetensors file" in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / "a.png"))
     assert "does not exist" in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / "none"))
     assert "cannot serve at 203.0.113.1" in fails(capsys, "app", "--no-browser", "--host", "203.0.113.1")
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert "pip install 'scalespaces[app]'" in fails(capsys, "app", "--no-browser")

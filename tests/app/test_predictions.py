@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import scalespaces
@@ -25,8 +26,7 @@ def digits(saved):
 
 def test_a_network_says_what_it_is(digits):
     assert (digits.name, digits.pixels, digits.channels) == ("s_cnn.safetensors", False, 1)
-    assert digits.classes == CARD.classes
-    assert digits.side == 28
+    assert (digits.classes, digits.side) == (CARD.classes, 28)
     assert digits.facts["network"] == "s_cnn"
     assert digits.facts["lift"] == "3 levels of base 1.414, cascade, pyramid"
     assert digits.facts["parameters"] == f"{sum(p.numel() for p in digits.model.parameters()):,}"
@@ -64,25 +64,20 @@ def test_pixels_are_averaged(saved):
     assert (network.pixels, network.channels) == (True, 3)
     assert network.side == 256  # networks for large images begin with small ones
     found = predict(network, IMAGE, 1, 64)
-    assert sum(p for _, p in found.top) == pytest.approx(1, abs=1e-5)
-    assert len(found.levels) == 2
+    assert (sum(p for _, p in found.top), len(found.levels)) == (pytest.approx(1, abs=1e-5), 2)
 
 
 def test_the_curve_goes_through_the_predictions(digits):
     seen = []
     lines = over_zooms(digits, IMAGE, 28, report=lambda done, all: seen.append((done, all)))
-    assert len(lines) == 4
-    assert seen == [(n, 9) for n in range(10)]
+    assert (len(lines), seen) == (4, [(n, 9) for n in range(10)])
     for name, points in lines.items():
         assert [zoom for zoom, _ in points] == list(ZOOMS)
         expected = dict(predict(digits, IMAGE, ZOOMS[2], 28).top).get(name)
         assert expected is None or points[2][1] == pytest.approx(expected, abs=1e-6)
     top = predict(digits, IMAGE, 1, 28).top[0][0]
     assert top in lines
-
-
-def test_a_curve_that_takes_too_long_is_left_out(digits):
-    seen = []
+    seen.clear()  # one that takes too long is left out
     assert over_zooms(digits, IMAGE, 28, report=lambda done, all: seen.append(done), patience=0) == {}
     assert seen == [0, 1, 2]
     assert "smaller side" in curve({})
@@ -92,11 +87,8 @@ def test_a_curve_that_takes_too_long_is_left_out(digits):
     ("factor", "side", "message"),
     [
         (0.1, 28, r"zoom must be from 0.25 to 4, got 0.1"),
-        (5, 28, r"zoom must be from 0.25 to 4, got 5"),
         (None, 28, "zoom must be a number"),
         (1, 3, r"the side must be a whole number from 9 to 1024, got 3"),
-        (1, 99999, "the side must be a whole number"),
-        (1, 28.5, "the side must be a whole number"),
         (1, None, "the side must be a number"),
     ],
 )
@@ -105,14 +97,11 @@ def test_what_cannot_be_asked(digits, factor, side, message):
         predict(digits, IMAGE, factor, side)
 
 
-def test_scores_that_are_not_finite(saved):
+def test_scores_that_are_not_finite_and_converted_networks_are_refused(saved, tmp_path):
     network = load_network(saved("s_cnn"))
     network.model.load_state_dict(network.model.state_dict() | {"linear.bias": torch.full((10,), math.nan)})
     with pytest.raises(ValueError, match="not finite"):
         predict(network, IMAGE, 1, 28)
-
-
-def test_a_converted_network_needs_its_code(tmp_path):
     cnn = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
     scalespaces.models.save(scalespaces.convert(cnn, {"num_levels": 2}), tmp_path / "mine.safetensors")
     with pytest.raises(ValueError, match=r"^cannot load 'mine\.safetensors'.*except converted networks, whose code"):
@@ -124,18 +113,12 @@ class Bad:
         return (pytest.fail, ("it was unpickled",))
 
 
-@pytest.mark.parametrize("kind", ["empty", "truncated", "head", "words", "pickle"])
-def test_files_that_hold_no_network(saved, tmp_path, kind):
+def test_files_that_hold_no_network(saved, tmp_path):
     data = saved("s_cnn").read_bytes()
-    contents = {"empty": b"", "truncated": data[: len(data) // 2], "head": data[:100], "words": b"these are words"}
-    (tmp_path / "broken.safetensors").write_bytes(contents.get(kind) or pickle.dumps(Bad()) * (kind == "pickle"))
-    with pytest.raises(ValueError, match=r"^'broken\.safetensors' is no safetensors file.*never read$"):
-        load_network(tmp_path / "broken.safetensors")
-
-
-def test_someone_elses_safetensors(tmp_path):
-    from safetensors.torch import save_file
-
-    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    for content in (b"", data[: len(data) // 2], b"these are words", pickle.dumps(Bad())):
+        (tmp_path / "broken.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=r"^'broken\.safetensors' is no safetensors file.*never read$"):
+            load_network(tmp_path / "broken.safetensors")
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")  # somebody else's
     with pytest.raises(ValueError, match=r"^cannot load 'other\.safetensors': it does not name its network"):
         load_network(tmp_path / "other.safetensors")

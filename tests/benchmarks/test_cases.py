@@ -24,13 +24,11 @@ def test_networks_and_their_limits():
     assert "N = 16, 256 x 256, batch 4" in resnet.title
     assert "96 x 96, batch 32" in densenet.title
     limits = {c.name: (c.limit and round(c.limit, 2), c.folded and round(c.folded, 2)) for c in resnet.contenders}
-    assert limits["pyramid, k = 1"] == (1.33, 1.33)
-    assert limits["pyramid, k = 2"] == (1.75, 1.62)
+    assert (limits["pyramid, k = 1"], limits["pyramid, k = 2"]) == ((1.33, 1.33), (1.75, 1.62))
     assert limits["dense, k = 1"][0] == limits["paper, k = 1"][0] == 4.0
     assert limits["dense, k = 2"][0] == limits["paper, k = 2"][0] == 4.95
-    assert (densenet["pyramid, k = 3"].limit, densenet["pyramid, k = 3"].folded) == pytest.approx(
-        (1.53, 1.46), abs=5e-3
-    )
+    deep = densenet["pyramid, k = 3"]
+    assert (deep.limit, deep.folded) == pytest.approx((1.53, 1.46), abs=5e-3)
     assert [resnet[f"dense, k = {k}"].rival for k in (1, 2)] == ["paper, k = 1", "paper, k = 2"]
     assert all("64 x 64" in case.title for case in SUITES["models"](dataclasses.replace(BUILT, side=64)))
 
@@ -47,9 +45,6 @@ def test_contenders_see_what_settings_say(format):
                 assert tensor.ndim != 4 or tensor.is_contiguous(memory_format=wanted)
                 if tensor.ndim == 5 and format == "channels_last" and not isinstance(tensor, nn.Parameter):
                     assert tensor.is_contiguous(memory_format=torch.channels_last_3d)
-
-
-# --- what is compared is alike ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.extra("cv2")
@@ -70,7 +65,6 @@ def test_opencv_lifts_as_we_do_and_gets_its_threads_back():
 
 
 def test_plain_h5py_reads_the_same_patches(monkeypatch):
-    pytest.importorskip("h5py")
     batches = []
     keep = lambda *args, **kwargs: batches.append([*DataLoader(*args, **kwargs)]) or ()  # noqa: E731
     monkeypatch.setattr(_data, "DataLoader", keep)
@@ -89,19 +83,13 @@ def test_layers_compute_alike():
             assert_close(case[str(ours.rival)].work(x.stack()), ours.work(x).stack())
 
 
-# --- measuring -------------------------------------------------------------------------------------------------------
-
-
 def test_a_training_step_leaves_no_gradients():
     layer, x = nn.Linear(3, 2), torch.rand(4, 3, requires_grad=True)
     seen = []
     layer.register_full_backward_hook(lambda *_: seen.append(layer.training))
     training_step(Contender("layer", layer.eval(), (x,)))()
     assert (seen, x.grad, layer.weight.grad) == ([True], None, None)
-
-
-def test_functions_are_timed_and_nothing_else():
-    calls = []
+    calls = []  # functions are timed, and nothing else is measured of them
     case = Case("suite", "title", [Contender("f", lambda: calls.append(torch.is_grad_enabled()))])
     (found,) = measure(case, QUICK).contenders
     assert calls == [True, True]
@@ -118,9 +106,6 @@ def test_networks_are_measured():
         assert case["plain"].counts["kernels"] < 100
 
 
-# --- tables and JSON --------------------------------------------------------------------------------------------------
-
-
 def example() -> Case:
     def measured(name: str, forward: list[float], training: list[float], mib: int, **more: Any) -> Contender:
         memory = {"forward": 2**20, "training": mib * 2**20}
@@ -135,21 +120,16 @@ def example() -> Case:
     return Case("layers", "a layer", contenders)
 
 
-def test_the_table_has_medians_over_rounds():
+def test_the_table_has_medians_over_rounds_and_json_the_ratios():
     lines = str(example()).splitlines()
     assert lines[0] == "layers: a layer"
     head = "limit  forward, ms  ratio  quartiles  training, ms  ratio  quartiles  MiB  ratio  kernels  copies  waits"
-    assert lines[1].split() == head.split()
-    assert set(lines[2]) == {"-"}
+    assert (lines[1].split(), set(lines[2])) == (head.split(), {"-"})
     assert " ".join(lines[3].split()) == "plain 2000 1.00 2000 1.00 1.0 1.00"
     assert " ".join(lines[4].split()) == "dense 4.00 8000 3.00 [2.50, 3.50] 6000 3.00 [2.50, 4.00] 3.0 3.00 7 2 0"
     assert "4.00 (3.50)" in lines[5]
     assert lines[4].index("3.00") + 4 == lines[1].index("ratio") + 5  # numbers end where their head ends
     assert lines[6] == "dense against paper, forward: 2.00 times as fast, 1.00 of the memory"
     assert lines[7] == "dense against paper, training: 1.00 times as fast, 0.50 of the memory"
-
-
-def test_json_has_the_ratios():
     dense = json.loads(json.dumps(example().to_json(), allow_nan=False))["contenders"][1]
-    assert dense["ratios"]["training"] == [2.5, 3.0, 4.0]
-    assert dense["memory_ratios"]["training"] == 3.0
+    assert (dense["ratios"]["training"], dense["memory_ratios"]["training"]) == ([2.5, 3.0, 4.0], 3.0)

@@ -14,8 +14,6 @@ from benchmarks._case import Case, Contender
 from benchmarks.cost import SUITES
 from scalespaces.train._evaluate import METHODS
 
-pytest.importorskip("matplotlib")
-
 
 def small_case(settings):
     image = settings.tensor(1, 2, 8, 8)

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from models.networks import small
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import scalespaces
 from benchmarks._counts import COPIES, NO_KERNEL, counts
-from scalespaces import models
 from scalespaces.functional._fast import _choice
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
@@ -22,15 +22,12 @@ from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
         ("copies", 0, lambda x: x.reshape(6).contiguous()),
         ("copies", 1, lambda x: x.T.contiguous()),
         ("copies", 1, lambda x: torch.cat([x, x])),
-        ("copies", 1, lambda x: torch.stack([x, x])),
         ("copies", 1, lambda x: x.double()),
         ("copies", 1, lambda x: x.gather(1, torch.zeros(2, 1, dtype=torch.long).detach())),
         ("copies", 1, lambda x: nn.functional.pad(x, (1, 1))),
         ("synchronizations", 1, lambda x: x + torch.tensor([1.0])),  # uploads
-        ("synchronizations", 1, lambda x: x * torch.as_tensor([2.0])),
         ("synchronizations", 1, lambda x: x.new_tensor(1)),
         ("synchronizations", 1, lambda x: x.sum().item()),
-        ("synchronizations", 1, lambda x: bool(x.sum() > 0)),
         ("synchronizations", 1, lambda x: x.nonzero()),
         ("synchronizations", 1, lambda x: x[x > 0.5]),
     ],
@@ -50,8 +47,7 @@ def test_the_same_as_in_a_traced_graph():
     names = [name for name in (op.overloadpacket.__name__ for op in operations) if name not in NO_KERNEL]
     found = counts(module, x)
     assert found["copies"] == sum(name in COPIES for name in names)
-    assert found["kernels"] == len(names)
-    assert found["synchronizations"] == 0
+    assert (found["kernels"], found["synchronizations"]) == (len(names), 0)
     assert found["kernels"] >= 3 * 3
 
 
@@ -94,8 +90,8 @@ class TestReadiness:
     @pytest.mark.parametrize("sampling", ["pyramid", "dense"])
     @pytest.mark.parametrize("training", [True, False])
     def test_networks_never_wait(self, name, preset, sampling, training):
-        model = models.create_model(name, preset=preset, lift={"sampling": sampling}).train(training)
-        image = torch.rand(2, model.in_channels, 96, 96)
+        model = small(name, preset=preset, lift={"sampling": sampling}).train(training)
+        image = torch.rand(2, 3, 64, 64)
         model(image)  # kernels of fractional steps are sent once
         assert counts(model, image)["synchronizations"] == 0
 

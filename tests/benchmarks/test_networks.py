@@ -1,6 +1,5 @@
 """The rivals compute the same as the library: plain networks with one level, the paper's algorithm on dense levels."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -16,12 +15,7 @@ from scalespaces.functional import scale_conv
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 
 
-@given(
-    levels=st.integers(1, 4),
-    depth=st.integers(1, 3),
-    side=st.sampled_from([1, 3, 5]),
-    size=st.tuples(st.integers(4, 12), st.integers(4, 12)),
-)
+@given(st.integers(1, 4), st.integers(1, 3), st.sampled_from([1, 3, 5]), st.tuples(*[st.integers(4, 12)] * 2))
 def test_the_papers_correlation_is_ours_on_dense_levels(levels, depth, side, size):
     x = torch.randn(2, 3, levels, *size, dtype=torch.float64)
     weight = torch.randn(4, 3, depth, side, side, dtype=torch.float64)
@@ -56,6 +50,7 @@ CASES = [
 def test_rivals_compute_the_same(name, arguments, side, channels_last):
     ours = scrambled(name, **arguments)
     theirs: Any = rivals.rival(ours)
+    assert not {p.data_ptr() for p in ours.parameters()} & {p.data_ptr() for p in theirs.parameters()}
     image = torch.rand(2, 3, side, side + 16, dtype=torch.float64)
     if channels_last:
         image = image.contiguous(memory_format=torch.channels_last)
@@ -76,15 +71,3 @@ def test_rivals_compute_the_same(name, arguments, side, channels_last):
     statistics = theirs.state_dict()  # those that training left
     for key, tensor in ours.state_dict().items():
         assert_close(statistics[key], rivals.side_by_side(tensor), **CLOSE)
-
-
-def test_rivals_are_copies():
-    ours = models.create_model("s_densenet", preset="paper", growth=(2, 4))
-    before = copy.deepcopy(ours.state_dict())
-    theirs = rivals.rival(ours).train()
-    theirs(torch.rand(2, 3, 32, 32)).sum().backward()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.add_(1)
-    assert_close(ours.state_dict(), before)
-    assert all(parameter.grad is None for parameter in ours.parameters())

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("lightning")
-pytest.importorskip("jsonargparse")
-
 from benchmarks.scaling import build, cost, find_recipe, kept_bytes
 from scalespaces.train._run import train
 from scalespaces.train._tasks import Task

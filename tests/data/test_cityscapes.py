@@ -11,8 +11,6 @@ from scalespaces.data import Cityscapes
 from scalespaces.data._cityscapes import train_ids
 from scalespaces.data._pixels import read_mask
 
-pytest.importorskip("PIL.Image")
-
 
 @pytest.fixture
 def tree(tmp_path) -> Path:

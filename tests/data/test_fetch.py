@@ -13,8 +13,6 @@ import pytest
 from scalespaces.data import fetch
 from scalespaces.data._fetch import REMOTES, Remote
 
-pytest.importorskip("requests")
-
 DATA = bytes(range(256)) * 4000
 PACKED = gzip.compress(DATA, mtime=0)
 
@@ -88,8 +86,7 @@ def names(folder: Path) -> list[str]:
 def test_a_file_is_downloaded_once(server, tmp_path):
     for mirror, force in ((server.url, False), (server.url + "/", False), (server.url, True)):
         (path,) = fetch("plain", tmp_path / "new" / "folder", mirror=mirror, force=force)
-        assert path.read_bytes() == DATA
-        assert names(path.parent) == ["a.bin"]
+        assert (path.read_bytes(), names(path.parent)) == (DATA, ["a.bin"])
         assert server.requests == [("/d/a.bin", None)]
 
 
@@ -97,15 +94,13 @@ def test_a_file_is_downloaded_once(server, tmp_path):
 def test_packed_files_are_unpacked(server, tmp_path, encoding):
     server.encoding = encoding
     (path,) = fetch("packed", tmp_path, mirror=server.url)
-    assert (path.name, path.read_bytes()) == ("b.h5", DATA)
-    assert names(tmp_path) == ["b.h5"]
+    assert (path.name, path.read_bytes(), names(tmp_path)) == ("b.h5", DATA, ["b.h5"])
     for force in (False, True):
         fetch("packed", tmp_path, mirror=server.url, force=force)
         assert len(server.requests) == 1 + force
     path.rename(tmp_path / "b.h5.gz").write_bytes(PACKED)  # downloaded, and stopped before it was unpacked
     fetch("packed", tmp_path, mirror=server.url)
-    assert len(server.requests) == 2
-    assert names(tmp_path) == ["b.h5"]
+    assert (len(server.requests), names(tmp_path)) == (2, ["b.h5"])
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -118,8 +113,7 @@ def test_a_broken_download_resumes_where_it_stopped(server, tmp_path, ranges):
     assert 0 < part <= 600_000
     server.break_after = 0
     (path,) = fetch("plain", tmp_path, mirror=server.url)
-    assert path.read_bytes() == DATA
-    assert server.requests[1] == ("/d/a.bin", f"bytes={part}-")
+    assert (path.read_bytes(), server.requests[1]) == (DATA, ("/d/a.bin", f"bytes={part}-"))
     assert server.sent == 600_000 + (len(DATA) - part if ranges else len(DATA))
     assert names(tmp_path) == ["a.bin"]
     path.rename(tmp_path / "a.bin.part")  # whole, and stopped before it was named

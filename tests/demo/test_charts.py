@@ -65,7 +65,7 @@ def test_sizes_are_evenly_spaced_by_their_logarithms_above_their_pictures():
     assert middles == pytest.approx(places, abs=0.1)
 
 
-def test_several_seeds_have_bands_as_wide_as_their_spread():
+def test_several_seeds_have_bands_as_wide_as_their_spread_that_end_where_accuracies_do():
     assert not of_class(drawn(made().methods), "band")
     result = made(seeds=3)
     root = drawn(result.methods)
@@ -74,20 +74,14 @@ def test_several_seeds_have_bands_as_wide_as_their_spread():
     around, height = points(bands[0]), rows(root)[0] - rows(root)[100]
     assert result.method("ours").spread(SIZES[0]) == pytest.approx(0.01)
     assert around[-1][1] - around[0][1] == pytest.approx(2 * 0.01 * height, abs=0.2)
-
-
-def test_bands_end_where_accuracies_do():
     root = drawn((replace(made().methods[0], accuracy=((0.0,) * 7, (0.9,) * 7, (1.0,) * 7)),))
     assert min(y for _, y in points(of_class(root, "band")[0])) >= rows(root)[100]
 
 
-def test_the_label_tells_all_numbers():
+def test_the_label_tells_all_numbers_and_odd_names_stay_text():
     root = drawn(made().methods)
     assert "scale-space: 93.3, 97.9, 98.5, 98.2, 97.6, 97.4, 94.3" in root.get("aria-label", "")
     assert root.get("role") == "img"
-
-
-def test_odd_names_stay_text():
     odd = '<b onload="x">&amp; "more"'
     root = drawn(tuple(replace(method, name=odd) for method in made().methods))
     assert [e.text for e in of_class(root, "label")] == [odd] * len(NAMES)

@@ -11,6 +11,12 @@ from torch.nn import functional as F
 from scalespaces.models import create_model, list_models
 
 NAMES = list_models()
+# Parameters: of the paper, but for the small CNN's, and p4m's, whose widths keep the DenseNet's number.
+PARAMETERS = {"cnn": 494_549, "s_cnn": 494_549, "densenet": 216_483, "p4m_densenet": 216_347, "s_densenet": 262_743}
+PARAMETERS |= {"resnet": 1_552_131, "resnet_matched_parameters": 1_963_549}
+PARAMETERS |= {"s_resnet": 1_895_427, "s_resnet_no_interaction": 1_552_131}
+RESNETS = {"s_resnet": (2, 4, 16), "s_resnet_no_interaction": (1, 4, 16)}  # [k, S, N] of the supplement
+RESNETS |= {"resnet": (1, 1, 16), "resnet_matched_parameters": (1, 1, 18)}
 PRESETS = pytest.mark.parametrize("preset", ["recommended", "paper"])
 DYNAMIC = pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
@@ -47,11 +53,9 @@ def corr(weight: Tensor, x: list[Tensor]) -> list[Tensor]:
     weight = weight.unsqueeze(2) if weight.ndim == 4 else weight
     out = []
     for k in range(len(x)):
-        terms = [
-            F.conv2d(x[k + el], weight[:, :, el], padding=2**k * (weight.shape[-1] // 2), dilation=2**k)
-            for el in range(weight.shape[2])
-            if k + el < len(x)
-        ]
+        taps: Any = {"padding": 2**k * (weight.shape[-1] // 2), "dilation": 2**k}
+        depth = min(weight.shape[2], len(x) - k)
+        terms = [F.conv2d(x[k + el], weight[:, :, el], **taps) for el in range(depth)]
         out.append(torch.stack(terms).sum(0))
     return out
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import lift
-from scalespaces.models import ConvNet, create_model, summarize
+from scalespaces.models import ConvNet
 from scalespaces.models._convnet import GridPool
 from scalespaces.testing import assert_equivariant
 
@@ -31,39 +31,6 @@ def plain(state, num_convolutions):
     return network
 
 
-def number_of_parameters(channels, kernel_size, grid, hidden, classes, in_channels=1, depth=1):
-    convolutions = sum(
-        a * b * depth * kernel_size**2 + b for a, b in zip((in_channels, *channels), channels, strict=False)
-    )
-    norms = 2 * (sum(channels) + hidden)
-    return convolutions + norms + grid**2 * channels[-1] * hidden + hidden * classes + classes
-
-
-def test_other_sizes():
-    model = ConvNet(channels=(4, 5, 6, 7), kernel_size=3, grid=1, hidden=8, num_classes=3, in_channels=2)
-    number = sum(p.numel() for p in model.parameters())
-    assert number == number_of_parameters((4, 5, 6, 7), 3, 1, 8, 3, 2)
-    deep = ConvNet(**SMALL, lift={"num_levels": 2}, filter_levels=2)
-    assert sum(p.numel() for p in deep.parameters()) == number_of_parameters((4, 5, 6), 7, 2, 8, 3, depth=2)
-
-
-def test_the_table():
-    summary = summarize(create_model("s_cnn", lift={"num_levels": 3}), (1, 28, 28))
-    rows = [(layer.layer, layer.shape) for layer in summary.layers]
-    assert [row for row in rows if row[0].startswith(("conv", "max", "linear", "scale"))] == [
-        ("conv[1,7,7], max pooling", (3, 14, 14, 32)),
-        ("conv[1,7,7], max pooling", (3, 7, 7, 63)),
-        ("conv[1,7,7]", (3, 7, 7, 95)),
-        ("max pooling to 2 x 2", (3, 380)),
-        ("linear", (3, 256)),
-        ("linear", (3, 10)),
-        ("scale-pool", (1, 10)),
-    ]
-
-
-# --- an independent implementation -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scale_pool", POOLS)
 @pytest.mark.parametrize("size", [(28, 28), (21, 30)])
 def test_each_level_is_what_the_plain_network_makes_of_it(size, scale_pool):
@@ -81,9 +48,6 @@ def test_the_grid_is_torchs(cells, height, width):
     image = torch.rand(2, 3, height, width)
     found = GridPool(cells)(lift(image, 1)).levels[0]
     assert torch.equal(found, F.adaptive_max_pool2d(image, cells).flatten(1))
-
-
-# --- scale -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("base", [2.0, 2**0.5])

@@ -14,19 +14,6 @@ from scalespaces.models import create_model
 from scalespaces.semigroups import transform_image
 from scalespaces.testing import assert_equivariant, equivariance_error
 
-# --- the table -------------------------------------------------------------------------------------------------------
-
-
-def test_p4m_widths_keep_the_number_of_parameters():
-    model = create_model("p4m_densenet")
-    number = sum(p.numel() for p in model.parameters())
-    assert abs(number / 216_483 - 1) < 0.05
-    for mine, theirs in zip(model.config["growth"], (12, 24, 48), strict=True):
-        assert mine == int(theirs / 8**0.5)
-
-
-# --- an independent implementation -----------------------------------------------------------------------------------
-
 
 def reference(state, levels, growth, num_layers=3):
     """The network in evaluation, as a list of levels, dilated convolutions and PyTorch's own layers."""
@@ -61,9 +48,6 @@ def test_agrees_with_an_independent_implementation(name, size):
     features, scores = reference(model.state_dict(), levels, (12, 24, 48))
     assert_close(model.features(image).levels, tuple(features))
     assert_close(model(image), scores)
-
-
-# --- scale -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [(97, 80), (103, 96)])
@@ -101,9 +85,6 @@ def test_scale_map_names_the_level_that_speaks_for_the_class():
     assert (scales[:, 14:] == 0).all()
 
 
-# --- the symmetries of the square ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("group", ["p4", "p4m"])
 @pytest.mark.parametrize(
     "scale", [{}, {"preset": "paper", "lift": {"num_levels": 2}, "filter_levels": 2}], ids=["plain", "with scale"]
@@ -119,10 +100,7 @@ def test_p4m_is_invariant_under_the_symmetries(group, scale, dtype, tolerance):
 
 def test_p4m_needs_sides_divisible_by_four():
     model = scramble(create_model("p4m_densenet")).double()
-    image = torch.rand(1, 3, 32, 28, dtype=torch.float64)
-    turned = transform_image(image, 5)
-    assert_close(model(turned), model(image), rtol=0, atol=1e-12)
-    odd = image[..., :30, :26]
+    odd = torch.rand(1, 3, 30, 26, dtype=torch.float64)
     assert (model(transform_image(odd, 2)) - model(odd)).abs().max() > 1e-6
 
 

@@ -66,9 +66,6 @@ def write_raw(path: Any, header: dict[str, Any], data: bytes) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-# --- round trips -----------------------------------------------------------------------------------------------------
-
-
 @PRESETS
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_alone_rebuilds_every_network(name, preset, tmp_path):
@@ -80,8 +77,7 @@ def test_a_file_alone_rebuilds_every_network(name, preset, tmp_path):
     again = load(path)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert same(again, model)
-    assert again.config == model.config
-    assert again.lift.config == model.lift.config
+    assert (again.config, again.lift.config) == (model.config, model.lift.config)
     assert Card.of(again) == model.card
     assert not any(module.training for module in again.modules())
     image = torch.rand(1, 3, 64, 64)
@@ -100,12 +96,8 @@ def test_what_the_file_holds(tmp_path):
     header, _ = raw(path)
     document = json.loads(header.pop("__metadata__")["scalespaces"])
     assert header.keys() == model.state_dict().keys()
-    assert document == {
-        "format": FORMAT,
-        "version": scalespaces.__version__,
-        "card": {"classes": ["a", "b", "c"], "mean": [], "std": []},
-        "network": model.config,
-    }
+    assert document.pop("card") == {"classes": ["a", "b", "c"], "mean": [], "std": []}
+    assert document == {"format": FORMAT, "version": scalespaces.__version__, "network": model.config}
     plain = safetensors_torch.load_file(path)
     small("densenet").load_state_dict(plain)
 
@@ -135,7 +127,12 @@ def test_numpy_numbers_in_a_lift(lift, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_data_types_are_kept(dtype, tmp_path):
-    model, path = small("s_densenet", scale_padding="valid").to(dtype).eval(), tmp_path / "model.safetensors"
+    path, mixed = tmp_path / "model.safetensors", small("resnet").to(memory_format=torch.channels_last)
+    mixed.classifier.to(dtype)
+    save(mixed, path)
+    assert same(load(path), mixed)
+    assert next(load(path, device="meta").parameters()).is_meta
+    model = small("s_densenet", scale_padding="valid").to(dtype).eval()
     save(model, path)
     again = load(path)
     assert same(again, model)
@@ -144,14 +141,6 @@ def test_data_types_are_kept(dtype, tmp_path):
     if dtype == torch.float64:
         image = torch.rand(1, 3, again.smallest_side, again.smallest_side, dtype=dtype)
         assert torch.equal(again(image), model(image))
-
-
-def test_mixed_data_types_layouts_and_devices(tmp_path):
-    model, path = small("resnet").to(memory_format=torch.channels_last), tmp_path / "model.safetensors"
-    model.classifier.double()
-    save(model, path)
-    assert same(load(path), model)
-    assert next(load(path, device="meta").parameters()).is_meta
 
 
 @pytest.mark.slow
@@ -165,14 +154,8 @@ def test_compiled_networks_are_saved_as_they_are(tmp_path):
 @pytest.mark.parametrize("interaction", [None, "all", ["second"]])
 def test_converted_models(interaction, tmp_path):
     path = tmp_path / "model.safetensors"
-    converted = scalespaces.convert(
-        TinyNet(),
-        {"num_levels": 3, "zero_scale": 0.5},
-        interaction=interaction,
-        scale_pool="max",
-        pool_before="fc",
-        features="norm",
-    )
+    options: Any = {"interaction": interaction, "scale_pool": "max", "pool_before": "fc", "features": "norm"}
+    converted = scalespaces.convert(TinyNet(), {"num_levels": 3, "zero_scale": 0.5}, **options)
     train_a_little(converted)
     save(converted, path)
     foreign = TinyNet()
@@ -205,9 +188,6 @@ def test_cards_go_with_their_networks(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what cannot be saved --------------------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_saved(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_text("old")
@@ -227,13 +207,9 @@ def test_what_cannot_be_saved(tmp_path):
     for model, message in cases:
         with pytest.raises(ValueError, match=message):
             save(model, path)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
     with pytest.raises(IsADirectoryError):
         save(small("densenet"), tmp_path)
-
-
-# --- files that cannot be trusted ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +244,10 @@ def test_truncated_files(whole, tmp_path_factory, where):
         load(path)
 
 
+TOO_FAR = [("num_levels", 64), ("base", 1e9), ("base", [[1e9, 0.0], [0.0, 1e9]]), ("truncation", 1e9)]
+TOO_FAR += [("zero_scale", 1e30), ("zero_scale", -1.0)]
+
+
 class Bomb:
     """Unpickled, it would say so."""
 
@@ -275,7 +255,7 @@ class Bomb:
         return (exec, ("raise SystemExit('executed')",))
 
 
-def test_foreign_files(tmp_path):
+def test_foreign_files(whole, tmp_path):
     path = tmp_path / "model.safetensors"
     for content in (b"", b"PK\x03\x04", pickle.dumps(Bomb()), struct.pack("<Q", 2**63) + b"{}", b"\0" * 100):
         path.write_bytes(content)
@@ -288,13 +268,14 @@ def test_foreign_files(tmp_path):
         load(tmp_path / "absent.safetensors")
     with pytest.raises(IsADirectoryError, match="is a folder"):
         load(tmp_path)
+    with pytest.raises(ValueError, match="leave out the model"):
+        load(whole, model=TinyNet())
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"description": "not JSON"}, "is not JSON"),
-        ({"description": "[" * 10**5}, "is not JSON"),
+        *(({"description": wrong}, "is not JSON") for wrong in ("not JSON", "[" * 10**5)),
         ({"description": "[]"}, "a list, not an object"),
         ({"description": " " * (2**20 + 1)}, "may have 1048576 characters"),
         ({"description": '{"format": 2}'}, "neither or both"),
@@ -308,15 +289,8 @@ def test_foreign_files(tmp_path):
         ({"name": "resnet"}, "resnet takes no argument"),
         ({"num_levels": 10**9}, "num_levels may be 64 at most"),
         ({"description": '{"format": 2, "network": {"num_levels": 1' + 5000 * "0" + "}}"}, "is not JSON"),
-        ({"num_levels": 64}, "blur too far"),
         ({"num_levels": 2.5}, "num_levels must be an integer"),
-        ({"num_levels": None}, "build no network"),
-        ({"base": 1e9}, "blur too far"),
         ({"base": float("inf")}, "base must be finite"),
-        ({"base": [[1e9, 0.0], [0.0, 1e9]]}, "blur too far"),
-        ({"base": [["a"]]}, "blur too far"),
-        ({"zero_scale": 1e30}, "blur too far"),
-        ({"zero_scale": -1.0}, "blur too far"),
         ({"growth": [10**9]}, "growth may be"),
         ({"growth": [1] * 1000}, "growth is too long"),
         ({"growth": {"a": 1}}, "plain values and lists"),
@@ -327,13 +301,11 @@ def test_foreign_files(tmp_path):
         ({"method": "exec"}, "method is one of"),
         ({"first_level": -(10**9)}, "first_level may be 64 at most"),
         ({"dims": 1}, "got a lift with dims=1"),
-        ({"truncation": 1e9}, "blur too far"),
         ({"lift": None}, "its lift is an object of a lift's arguments"),
-        ({"lift": {"levels": 4}}, "its lift is an object of a lift's arguments"),
         ({"lift": {"num_levels": {"a": 1}}}, "plain values and lists"),
         ({"num_layers": 10**6, "lift": {"num_levels": 4, "num_layers": 1}}, "an object of a lift's arguments"),
-        ({"growth": [[[[[1]]]]]}, "plain values and lists"),
         ({"num_levels": 12, "first_level": -11}, "too fine"),
+        *(({key: value}, "blur too far") for key, value in TOO_FAR),
         ({"base": [[2.0, 0.0], [0.0, 2.0]], "zero_scale": 1e6, "truncation": 0.01}, "blur too far"),
         ({"base": [[1.5, 0.0, 0.0], [0.0, 1.5, 0.0], [0.0, 0.0, 1.5]]}, "a row for each of 2 axes, got 3"),
     ],
@@ -365,9 +337,7 @@ def test_hostile_conversions(tmp_path):
     save(scalespaces.convert(TinyNet(), {"num_levels": 2}), path)
     header, data = raw(path)
     for change, message in [
-        ({"lift": {"num_levels": 10**9}}, "num_levels may be 64 at most"),
         ({"lift": {"truncation": 1e9}}, "blur too far"),
-        ({"lift": {"device": "cuda"}}, "its lift is an object of a lift's arguments"),
         ({"lift": {"kernel": "os.system"}}, "build no network"),
         ({"report": True}, "unexpected keyword argument 'report'"),
         ({"interaction": ["nothing"]}, "matches none"),
@@ -379,8 +349,3 @@ def test_hostile_conversions(tmp_path):
         write_raw(path, header | {"__metadata__": {"scalespaces": json.dumps(document)}}, data)
         with pytest.raises(ValueError, match=message):
             load(path, model=TinyNet())
-
-
-def test_a_network_that_needs_no_model_refuses_one(whole):
-    with pytest.raises(ValueError, match="leave out the model"):
-        load(whole, model=TinyNet())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from models.networks import NAMES, small
+from models.networks import NAMES, POOLS, small
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -16,31 +16,20 @@ from scalespaces import ScaleSpace, convert, resample
 from scalespaces.models import Card, ScaleNetwork, export
 from scalespaces.models._network import on_image, strongest_level
 
-
-def cnn(channels: int = 3) -> nn.Module:
-    """A CNN that classifies images."""
-    layers = [nn.Conv2d(channels, 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
-
-
-def strided() -> nn.Module:
-    """A CNN that segments images, at a quarter of their size."""
-    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(6, 4, 1))
-
-
-def fully() -> nn.Module:
-    """A CNN that segments images."""
-    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1))
-
-
-def signals() -> nn.Module:
-    """A CNN that classifies signals."""
-    pool = [nn.MaxPool1d(2), nn.AdaptiveAvgPool1d(1), nn.Flatten()]
-    return nn.Sequential(nn.Conv1d(2, 6, 5, padding=2), nn.ReLU(), *pool, nn.Linear(6, 4))
-
-
-PLAIN: dict[str, Callable[[], nn.Module]] = {"cnn": cnn, "strided": strided, "fully": fully, "signals": signals}
+PLAIN: dict[str, Callable[[], list[nn.Module]]] = {  # the first and last classify, the others segment
+    "cnn": lambda: [
+        *(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)),
+    ],
+    "strided": lambda: [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(6, 4, 1)],
+    "fully": lambda: [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1)],
+    "signals": lambda: [
+        *(nn.Conv1d(2, 6, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2)),
+        *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(6, 4)),
+    ],
+}
 NETWORKS = [*NAMES, *(f"converted {name}" for name in PLAIN)]
+SIZE = (40, 37)
 EVERY = pytest.mark.parametrize("name", NETWORKS)
 
 
@@ -51,7 +40,7 @@ class Case:
     network: Any
     image: Tensor
     plain: nn.Module | None = None
-    size: tuple[int, ...] = (64, 60)
+    size: tuple[int, ...] = SIZE
 
     @property
     def segments(self) -> bool:
@@ -66,19 +55,19 @@ def build(name: str, lift: Any = None, **arguments: Any) -> Case:
     torch.manual_seed(0)
     lift = {"num_levels": 3} if lift is None else lift
     if name.startswith("converted"):
-        plain = PLAIN[name.removeprefix("converted ")]().double().eval()
-        size = (96,) if name.endswith("signals") else (64, 60)
+        plain = nn.Sequential(*PLAIN[name.removeprefix("converted ")]()).double().eval()
+        size = (96,) if name.endswith("signals") else SIZE
         image = torch.rand(2, 2 if name.endswith("signals") else 3, *size, dtype=torch.float64)
         return Case(convert(plain, lift, **arguments).eval(), image, plain, size)
     network = small(name, lift=lift, num_classes=4, init="he", **arguments)
-    return Case(network.double().eval(), torch.rand(2, 3, 64, 60, dtype=torch.float64))
+    return Case(network.double().eval(), torch.rand(2, 3, *SIZE, dtype=torch.float64))
 
 
 @EVERY
 @torch.no_grad()
-def test_scores_are_each_levels_own_answer(name):
+def test_scores_are_each_levels_own_answer_computed_from_features(name):
     case = build(name)
-    scores = case.network.scores(case.image)
+    network, scores, features = case.network, case.network.scores(case.image), case.network.features(case.image)
     assert isinstance(case.network, ScaleNetwork)
     assert isinstance(scores, ScaleSpace)
     assert scores.num_levels == case.network.config["lift"]["num_levels"] == 3
@@ -88,32 +77,28 @@ def test_scores_are_each_levels_own_answer(name):
     if case.plain is not None:
         for k, level in enumerate(scores.levels):
             assert_close(level, case.plain(case.network.lift.downscale(case.image, k)))
+    assert isinstance(features, ScaleSpace)
+    assert features.num_levels == 3
+    head = network.head if case.plain is None else network.model[-1]
+    assert_close(head(features).levels, scores.levels)
+    assert [level.shape for level in network.pyramid(case.image).values()] == list(features.shapes) or not features.dims
 
 
-@pytest.mark.parametrize("lift", [{}, {"sampling": "dense"}, {"base": 1.5, "first_level": -1}], ids=str)
+@pytest.mark.parametrize(
+    ("lift", "pool"),
+    [({}, "mean"), ({"sampling": "dense"}, "mean"), ({"base": 1.5, "first_level": -1}, "mean"), ({}, "probabilities")],
+)
 @EVERY
 @torch.no_grad()
-def test_the_scores_of_levels_average_to_the_answer(name, lift):
-    case = build(name, {"num_levels": 3, **lift})
+def test_the_answer_is_pooled_from_the_scores_of_levels(name, lift, pool):
+    case = build(name, {"num_levels": 3, **lift}, scale_pool=pool)
     answer, scores = case.network.answer_and_scores(case.image)
     assert_close(answer, case.network(case.image))
     assert_close(scores.levels, case.network.scores(case.image).levels)
     levels = case.levels(scores)
     assert levels.shapes == (answer.shape,) * 3
-    assert_close(torch.stack(levels.levels).mean(0), answer)
+    assert_close(POOLS[pool](torch.stack(levels.levels)), answer)
     assert not torch.allclose(levels.levels[0], levels.levels[1])
-
-
-@EVERY
-@torch.no_grad()
-def test_features_are_what_scores_are_computed_from(name):
-    case = build(name)
-    features, network = case.network.features(case.image), case.network
-    assert isinstance(features, ScaleSpace)
-    assert features.num_levels == 3
-    head = network.head if case.plain is None else network.model[-1]
-    assert_close(head(features).levels, network.scores(case.image).levels)
-    assert [level.shape for level in network.pyramid(case.image).values()] == list(features.shapes) or not features.dims
 
 
 @pytest.mark.parametrize(("first_level", "sampling"), [(0, "pyramid"), (-1, "pyramid"), (-1, "dense"), (-1, 2)])
@@ -122,8 +107,7 @@ def test_features_are_what_scores_are_computed_from(name):
 def test_scale_maps_name_a_level_for_every_pixel(name, first_level, sampling):
     case = build(name, {"num_levels": 3, "first_level": first_level, "sampling": sampling})
     scales = case.network.scale_map(case.image)
-    assert scales.shape == (2, *case.size)
-    assert scales.dtype == torch.int64
+    assert (scales.shape, scales.dtype) == ((2, *case.size), torch.int64)
     assert first_level <= scales.min() <= scales.max() <= first_level + 2
     assert case.network.scores(case.image).first_level == first_level
 
@@ -192,18 +176,6 @@ def test_the_smallest_side_is_the_smallest(name, arguments):
         model.body(model.lift(image))
 
 
-@EVERY
-@torch.no_grad()
-def test_probabilities(name):
-    """The logarithm of the mean of what the levels say."""
-    case = build(name, scale_pool="probabilities")
-    answer, scores = case.network.answer_and_scores(case.image)
-    assert_close(answer.exp().sum(1), torch.ones_like(answer[:, 0]))
-    expected = sum(level.softmax(1) for level in case.levels(scores).levels) / 3
-    assert_close(answer.exp(), expected)
-    assert_close(case.network(case.image), answer)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -220,9 +192,6 @@ def test_exports_have_the_levels(name, tmp_path):
     image = torch.rand(1, 3, 48, 44, dtype=torch.float64)
     found, (answer, scores) = torch.export.load(path).module()(image), case.network.answer_and_scores(image)
     assert_close(list(found.values()), [answer, *scores.levels])
-
-
-# --- cards -----------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.01, 10)), min_size=1, max_size=4), st.integers(0, 2))
@@ -245,8 +214,6 @@ def test_cards_normalize(channels, batch_axes):
         ({"mean": [0.5]}, "one finite number per channel each"),
         ({"mean": [0.5], "std": [0.0]}, "above zero"),
         ({"mean": [float("nan")], "std": [1.0]}, "finite"),
-        ({"mean": ["0"], "std": [1.0]}, "finite"),
-        ({"mean": [True], "std": [1.0]}, "finite"),
         ({"mean": 0.5, "std": 0.5}, "mean is a list"),
     ],
 )

@@ -3,27 +3,23 @@
 import copy
 import inspect
 import json
+import sys
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from models.networks import NAMES, PRESETS, scramble, small
+from models.networks import NAMES, PARAMETERS, PRESETS, RESNETS, small
+from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 import scalespaces
 from scalespaces.models import ConvNet, DenseNet, ResNet, ScaleNetwork, create_model, register_model
-from scalespaces.models._registry import entry
+from scalespaces.models._registry import build, entry
 from scalespaces.nn import Lift
 
 EVERY = pytest.mark.parametrize("name", NAMES)
-
-
-def of_colors(name, **arguments):
-    """For images with colors, with nothing left to chance."""
-    fixed = {"in_channels": 3, "dropout": 0.0} if name.endswith("cnn") else {}
-    return create_model(name, **{**fixed, **arguments})
 
 
 def classifies(name):
@@ -41,49 +37,24 @@ def example(name, side=64):
     return image, target
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
-PARAMETERS = {
-    "cnn": 494_549,
-    "s_cnn": 494_549,
-    "densenet": 216_483,
-    "s_densenet": 262_743,
-    "resnet": 1_552_131,
-    "resnet_matched_parameters": 1_963_549,
-    "s_resnet": 1_895_427,
-    "s_resnet_no_interaction": 1_552_131,
-}
-
-
 @PRESETS
-@pytest.mark.parametrize("name", PARAMETERS)
+@EVERY
 def test_parameters(name, preset):
     assert sum(p.numel() for p in create_model(name, preset=preset).parameters()) == PARAMETERS[name]
 
 
-def test_the_settings_have_names():
-    assert sorted([*PARAMETERS, "p4m_densenet"]) == NAMES
+def test_the_papers_settings_have_names():
+    """[k, S, N] of the supplement, zero-scale and base of the paper's section on the implementation."""
+    assert sorted(PARAMETERS) == NAMES
     assert scalespaces.models.list_models("s_*") == ["s_cnn", "s_densenet", "s_resnet", "s_resnet_no_interaction"]
     assert scalespaces.models.list_models("vgg*") == []
-
-
-def test_the_papers_settings():
-    """[k, S, N] of the supplement, zero-scale and base of the paper's section on the implementation."""
     settings = {name: create_model(name, preset="paper").config for name in NAMES if "net" in name}
-    of_resnets = {
-        name: [c["filter_levels"], c["lift"]["num_levels"], c["width"]] for name, c in settings.items() if "width" in c
-    }
-    assert of_resnets == {
-        "s_resnet": [2, 4, 16],
-        "s_resnet_no_interaction": [1, 4, 16],
-        "resnet": [1, 1, 16],
-        "resnet_matched_parameters": [1, 1, 18],
-    }
-    assert [settings["s_densenet"]["filter_levels"], settings["s_densenet"]["lift"]["num_levels"]] == [3, 4]
+    found = {name: (c["filter_levels"], c["lift"]["num_levels"], c.get("width")) for name, c in settings.items()}
+    densenets = {"densenet": (1, 1, None), "p4m_densenet": (1, 1, None), "s_densenet": (3, 4, None)}
+    assert found == RESNETS | densenets
+    lift = {"base": 2.0, "zero_scale": 0.25, "method": "direct", "sampling": "dense"}
     for name, config in settings.items():
-        assert config["lift"].items() >= {"base": 2.0, "zero_scale": 0.25, "method": "direct"}.items()
-        assert config["lift"]["sampling"] == "dense"
+        assert config["lift"].items() >= lift.items()
         assert config.items() >= {"scale_padding": "zeros", "window": "plain", "scale_pool": "mean"}.items()
         assert config["num_classes"] == (2 if "dense" in name else 19)
 
@@ -102,11 +73,9 @@ def test_the_recommended_settings_differ_in_the_lift_and_the_windows_alone(name)
 def test_a_config_rebuilds_the_model(name, preset):
     model = small(name, preset=preset, lift={"num_levels": 3}, scale_padding="replicate", scale_pool="max")
     config = json.loads(json.dumps(model.config))
-    assert config == model.config
-    assert set(config) == {"name", *inspect.signature(type(model)).parameters}
+    assert (config, set(config)) == (model.config, {"name", *inspect.signature(type(model)).parameters})
     again = create_model(**config)
-    assert again.config == config
-    assert again.lift.config == model.lift.config
+    assert (again.config, again.lift.config) == (config, model.lift.config)
     again.load_state_dict(model.state_dict())
     image, _ = example(name)
     assert_close(again.eval()(image), model.eval()(image), rtol=0, atol=0)
@@ -122,14 +91,21 @@ def test_unknown_names_and_arguments():
     message = "s_resnet takes no argument 'widht'; did you mean 'width'.* .there are num_classes, in_channels, width"
     with pytest.raises(TypeError, match=message):
         create_model("s_resnet", widht=3)
+    with pytest.raises(TypeError, match=r"num_levels is an argument of the lift, so .*: lift=\{'num_levels': "):
+        create_model("cnn", num_levels=3)
     with pytest.raises(ValueError, match="preset is one of recommended, paper, got 'fast'"):
         create_model("s_resnet", preset="fast")
 
 
-# --- the lift --------------------------------------------------------------------------------------------------------
-
-
-def test_arguments_of_a_lift_are_merged_over_the_names_own():
+def test_arguments_of_a_lift_are_merged_over_the_names_own_and_a_lift_replaces_it():
+    lift = Lift(5, 1.5, zero_scale=0.5)
+    for preset in ("recommended", "paper"):
+        model = create_model("s_cnn", preset=preset, lift=lift)
+        assert model.lift.config == model.config["lift"] == lift.config
+        assert model.lift is not lift
+    valid = create_model("s_densenet", lift=lift, scale_padding="valid")
+    assert (valid.lift.num_levels, valid.config["lift"], lift.num_levels) == (5 + 4, lift.config, 5)
+    assert ConvNet(lift=lift).lift.config == lift.config
     assert create_model("s_cnn", lift={"num_levels": 5}).lift.config == Lift(5, 2**0.5).config
     assert create_model("s_densenet", lift={"base": 1.5}).lift.config == Lift(4, 1.5).config
     paper = create_model("s_densenet", preset="paper", lift={"base": 1.5})
@@ -140,46 +116,12 @@ def test_arguments_of_a_lift_are_merged_over_the_names_own():
     assert ResNet().lift.config == Lift(1).config
 
 
-@PRESETS
-def test_a_lift_replaces_the_names_own(preset):
-    lift = Lift(5, 1.5, zero_scale=0.5)
-    model = create_model("s_cnn", preset=preset, lift=lift)
-    assert model.lift.config == model.config["lift"] == lift.config
-    assert model.lift is not lift
-    assert ConvNet(lift=lift).lift.config == lift.config
-
-
-@pytest.mark.parametrize("scale_padding", ["zeros", "valid"])
-def test_num_levels_counts_what_comes_out(scale_padding):
-    lift = Lift(3, 1.5)
-    before = lift.config
-    for model in (
-        create_model("s_densenet", lift=lift, scale_padding=scale_padding),
-        DenseNet(lift=lift, filter_levels=3, scale_padding=scale_padding),
-    ):
-        assert model.lift.config == before | {"num_levels": 7 if scale_padding == "valid" else 3}
-        assert lift.config == before
-        assert model.scores(torch.rand(1, 3, 96, 96)).num_levels == 3
-    config = create_model("s_densenet", lift=lift, scale_padding=scale_padding).config
-    assert config["lift"] == before
-    assert create_model(**config).lift.num_levels == (7 if scale_padding == "valid" else 3)
-
-
-@pytest.mark.parametrize(("key", "value"), [("num_levels", 3), ("sampling", "pyramid"), ("dims", 1)])
-@EVERY
-def test_arguments_of_the_lift_go_there(name, key, value):
-    with pytest.raises(TypeError, match=rf"{key} is an argument of the lift, so it goes there: lift=\{{'{key}': "):
-        create_model(name, **{key: value})
-
-
 @pytest.mark.parametrize(
     ("lift", "error", "message"),
     [
         ({"levels": 3, "sampeling": 2}, TypeError, "a lift takes no levels, sampeling; it takes num_levels, base"),
-        ({"device": "cpu"}, TypeError, "a lift takes no device"),
         (3, TypeError, "lift is a Lift or a dict of its arguments, got int"),
         ({"sampling": "thin"}, ValueError, "sampling is"),
-        ({"base": 1.0}, ValueError, "base must be a finite number > 1"),
         ({"dims": 1}, ValueError, "which have 2 spatial axes, got a lift with dims=1"),
         (Lift(dims=3), ValueError, "2 spatial axes, got a lift with dims=3"),
         ({"first_level": -2, "num_levels": 2}, ValueError, "level 0 still among the 2 levels"),
@@ -202,8 +144,7 @@ def test_registering(monkeypatch):
     register_model("deeper", Deeper, "a lift of its own")
     register_model("given", Deeper, "a lift by its name", {"lift": Lift(2)})
     assert scalespaces.models.list_models() == ["deeper", "given", "mine"]
-    assert create_model("mine").config["growth"] == [1, 1]
-    assert entry("mine").input_shape == (3, 32, 32)
+    assert (create_model("mine").config["growth"], entry("mine").input_shape) == ([1, 1], (3, 32, 32))
     assert create_model("deeper", lift={"base": 1.5}).config["lift"]["num_levels"] == 3
     assert create_model("given").lift.num_levels == 2
     with pytest.raises(ValueError, match="there is a model called 'mine' already"):
@@ -216,11 +157,7 @@ def test_registering(monkeypatch):
     ("build", "arguments", "message"),
     [
         (DenseNet, {"lift": {"num_levels": 2}, "filter_levels": 3}, "never meets its last one in a space of 2"),
-        (ResNet, {"filter_levels": 2}, "never meets its last one in a space of 1"),
-        (DenseNet, {"lift": {"num_levels": 0}}, "num_levels must be an integer >= 1, got 0"),
         (DenseNet, {"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 5 places, got"),
-        (ResNet, {"filter_levels": (1, 2)}, "one for each of 9 places"),
-        (ConvNet, {"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 3 places"),
         (DenseNet, {"filter_levels": 0}, "filter_levels must be an integer >= 1"),
         (DenseNet, {"scale_padding": "none"}, "scale_padding is one of zeros, replicate, valid"),
         (DenseNet, {"window": "round"}, "window is one of dilated, plain"),
@@ -233,9 +170,7 @@ def test_registering(monkeypatch):
         (ResNet, {"in_channels": 20}, "width is at least in_channels, got 16 and 20"),
         (ResNet, {"width": 0}, "width must be an integer >= 1"),
         (ConvNet, {"channels": ()}, "channels has one number for each convolution, got none"),
-        (ConvNet, {"kernel_size": 0}, "kernel_size must be an integer >= 1"),
-        (ConvNet, {"grid": 0}, "grid must be an integer >= 1"),
-        (ConvNet, {"hidden": 0}, "hidden must be an integer >= 1"),
+        *((ConvNet, {name: 0}, f"{name} must be an integer >= 1") for name in ("kernel_size", "grid", "hidden")),
         (ConvNet, {"dropout": 1}, "dropout must be a finite number from 0 to below 1, got 1"),
     ],
     ids=str,
@@ -245,14 +180,61 @@ def test_wrong_arguments(build, arguments, message):
         build(**arguments)
 
 
-# --- training --------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A current directory with a module in it, of which nothing is left behind."""
+    (tmp_path / "nets_of_the_day.py").write_text(
+        "import torch\n"
+        "def net(channels=3):\n"
+        "    import beside_nets\n"  # what is imported later is found as well
+        "    return torch.nn.Conv2d(channels, beside_nets.WIDTH, 1)\n"
+        "class Holder:\n"
+        "    inner = torch.nn.Identity\n"
+    )
+    (tmp_path / "beside_nets.py").write_text("WIDTH = 5\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    yield tmp_path
+    for name in ("nets_of_the_day", "beside_nets"):
+        sys.modules.pop(name, None)
+
+
+def test_a_function_in_the_current_directory(here):
+    path = list(sys.path)
+    model = build("nets_of_the_day:net", {"channels": 2})
+    assert isinstance(model, nn.Conv2d)
+    assert (model.in_channels, model.out_channels, sys.path) == (2, 5, path)
+    assert isinstance(build("nets_of_the_day:Holder.inner"), nn.Identity)
+    conv = build("torch.nn:Conv2d(in_channels=1, out_channels=2, kernel_size=(3, 5))", {"bias": False})
+    assert isinstance(conv, nn.Conv2d)
+    assert (conv.kernel_size, conv.bias) == ((3, 5), None)
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments", "message"),
+    [
+        ("torch.nn", None, "a function of no arguments, MODULE:FUNCTION, got 'torch.nn'"),
+        ("torch.nn:", None, "MODULE:FUNCTION, got 'torch.nn:'"),
+        ("torch.nn:Conv2d(in_channels=f())", None, "MODULE:FUNCTION(name=value"),
+        ("no_such_module:net", None, "No module named 'no_such_module'"),
+        ("torch.nn:NoSuchNet", None, "NoSuchNet"),
+        ("torch.nn:Conv2d", None, "missing 3 required"),
+        ("nets_of_the_day:net", {"width": 3}, "a function of the arguments width, MODULE:FUNCTION"),
+        ("builtins:dict", None, "what makes an nn.Module, got 'builtins:dict', a dict"),
+    ],
+)
+def test_what_is_no_model_is_named(place, arguments, message, here):
+    path = list(sys.path)
+    with pytest.raises(ValueError, match=r"a model is named by") as error:
+        build(place, arguments)
+    assert message in str(error.value)
+    assert sys.path == path
 
 
 @pytest.mark.parametrize("init", ["paper", "he"])
 @EVERY
 def test_a_step_decreases_the_loss_by_as_much_as_the_gradient_says(name, init):
-    torch.manual_seed(0)
-    model = of_colors(name, init=init)
+    model = small(name, init=init)
     image, target = example(name)
     before = loss(model, image, target)
     before.backward()
@@ -291,18 +273,6 @@ def test_initializations(name):
                 assert abs(spread[spread.abs() < 0.05].std().item() - 0.01) < 1e-3
 
 
-# --- the scores of levels --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "side"), [("s_densenet", 129), ("s_resnet", 230)])
-def test_deep_filters_answer_a_downscaled_image_at_the_level_above(name, side):
-    model, smaller = (scramble(small(name, lift={"num_levels": n}, scale_padding="valid")) for n in (3, 2))
-    smaller.load_state_dict(model.state_dict())
-    image = torch.rand(1, 3, side, side + 11)
-    above, below = model.scores(image).levels[1:], smaller.scores(scalespaces.downscale(image)).levels
-    assert_close(below, above, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("scale_padding", ["zeros", "replicate", "valid"])
 @pytest.mark.parametrize(
     ("name", "deep", "lost", "expected"),
@@ -315,8 +285,7 @@ def test_deep_filters_answer_a_downscaled_image_at_the_level_above(name, side):
 def test_deep_filters_anywhere(name, deep, lost, expected, scale_padding):
     model = small(name, lift={"num_levels": 3, "base": 1.3}, filter_levels=deep, scale_padding=scale_padding)
     found = {".".join(key.split(".")[:2]): p.shape[2] for key, p in model.named_parameters() if p.ndim == 5}
-    assert found == expected
-    assert model.lift.num_levels == (3 + lost if scale_padding == "valid" else 3)
+    assert (found, model.lift.num_levels) == (expected, 3 + lost if scale_padding == "valid" else 3)
     assert model.features(torch.rand(1, 3, model.smallest_side, model.smallest_side)).num_levels == 3
 
 
@@ -327,9 +296,6 @@ def test_a_downscaled_image_is_answered_by_the_level_above(name, base):
     image = torch.rand(2, 3, 85, 71, dtype=torch.float64)
     scores, shifted = model.scores(image), model.scores(scalespaces.downscale(image, 1, base))
     assert_close(shifted.levels[:-1], scores.levels[1:])
-
-
-# --- torch -----------------------------------------------------------------------------------------------------------
 
 
 @EVERY
@@ -361,10 +327,8 @@ def test_channels_last(name, preset):
 @EVERY
 def test_state_dicts_hold_parameters_and_statistics_only(name):
     model = small(name)
-    names = set(dict(model.named_parameters()))
-    names |= {key for key in model.state_dict() if key.rpartition(".")[2] in ("running_mean", "running_var")}
-    names |= {key for key in model.state_dict() if key.endswith("num_batches_tracked")}
-    assert set(model.state_dict()) == names
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert {key for key in model.state_dict() if not key.endswith(statistics)} == set(dict(model.named_parameters()))
 
 
 @pytest.mark.slow

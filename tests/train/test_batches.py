@@ -35,16 +35,14 @@ def test_processes_and_accumulated_batches_split_the_steps_of_one(counts, more, 
     assert {len(batch) for batches in lists for batch in batches} == {part}
     # Batch after batch, process after process, they are what one process takes: in any step, in this order.
     assert flat(flat(together) for together in zip(*lists, strict=True)) == flat(one)
-    assert [len(batch) for batch in one] == [size] * steps
-    assert len(set(flat(one))) == steps * size
+    assert ([len(batch) for batch in one], len(set(flat(one)))) == ([size] * steps, steps * size)
 
 
 @given(st.integers(0, 2**62), st.integers(0, 99))
 def test_an_epoch_is_a_permutation_which_the_seed_and_the_epoch_key(seed, epoch):
     data = dataset(60)
     order = flat(KeyedBatches(data, 6, seed, epoch=epoch))
-    assert sorted(order) == list(range(60))
-    assert flat(KeyedBatches(data, 6, seed, epoch=epoch)) == order
+    assert (sorted(order), flat(KeyedBatches(data, 6, seed, epoch=epoch))) == (list(range(60)), order)
     assert flat(KeyedBatches(data, 30, seed, epoch=epoch)) == order, "whatever the batch size"
     assert flat(KeyedBatches(data, 6, seed, epoch=epoch + 1)) != order
     assert flat(KeyedBatches(data, 6, seed + 1, epoch=epoch)) != order
@@ -74,10 +72,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(start, processes, accumulate):
     rest.set_epoch(6)
     whole.set_epoch(6)
     assert list(rest) == list(whole), "the next one begins with its first batch"
-
-
-def test_the_dataset_is_told_the_epoch_when_its_batches_are_asked_for():
-    data = dataset(8)
+    data = dataset(8)  # which is told the epoch when its batches are asked for
     batches = KeyedBatches(data, 4, epoch=7)
     next(iter(batches))
     assert data.epoch == 7

@@ -17,7 +17,6 @@ from scalespaces.data._idx import write_sets
 from scalespaces.data._keys import Part
 from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
 
-pytest.importorskip("PIL.Image")
 NUMBER = 40
 SHARES = (0.5, 0.3, 0.2)  # of the classes 0, 1 and 2
 LABELS = np.repeat([0, 1, 2], [round(NUMBER * share) for share in SHARES])
@@ -46,13 +45,8 @@ def write_masks(root: Path, split: str, numbers: range) -> None:
         save_picture(root / split / "masks" / f"{number}.png", flat(label, (4, 4)))
 
 
-WRITE = {
-    "idx": write_idx,
-    "class_folders": write_class_folders,
-    "table": write_table,
-    "pcam_folder": partial(write_table, side=96, most=1),
-    "masks": write_masks,
-}
+WRITE = {"idx": write_idx, "class_folders": write_class_folders, "table": write_table, "masks": write_masks}
+WRITE["pcam_folder"] = partial(write_table, side=96, most=1)
 
 
 def options(kind: Any, root: Path, **more: Any) -> DataOptions:
@@ -145,10 +139,9 @@ def test_crops_are_of_training_images_alone_and_keyed(tmp_path):
         dataset.set_epoch(epoch)
         return [pixels for n in range(len(dataset)) for pixels in dataset[n]]
 
-    first = samples("train", 1, 2)
+    first, *others = (samples("train", *key) for key in ((1, 2), (1, 2), (1, 3), (2, 2)))
     assert [first[0].shape, first[1].shape] == [(3, 24, 32), (24, 32)]
-    same, later, other = (samples("train", *key) for key in ((1, 2), (1, 3), (2, 2)))
-    assert [all(map(torch.equal, first, others)) for others in (same, later, other)] == [True, False, False]
+    assert [all(map(torch.equal, first, other)) for other in others] == [True, False, False]
     whole = samples("valid", 1, 2)
     assert [whole[0].shape, whole[1].shape] == [(3, 40, 64), (40, 64)]
     assert all(map(torch.equal, whole, samples("valid", 2, 3)))
@@ -159,7 +152,7 @@ def test_crops_are_of_training_images_alone_and_keyed(tmp_path):
     assert all(map(torch.equal, [*part[0], *part[1]], [*train[4], *train[1]]))
 
 
-def test_names_and_numbers_of_classes(roots):
+def test_names_and_numbers_of_classes(roots, tmp_path):
     said = {kind: options(kind, root) for kind, root in roots.items()}
     assert class_names(said["class_folders"]) == ("class_0", "class_1", "class_2")
     assert num_classes(said["class_folders"]) == 3
@@ -169,10 +162,7 @@ def test_names_and_numbers_of_classes(roots):
         assert (class_names(said[kind]), num_classes(said[kind])) == ((), 3)
         with pytest.raises(ValueError, match=rf"data\.num_classes is needed for data of the kind {kind}"):
             num_classes(DataOptions(kind, ""))
-
-
-def test_classes_of_a_folder_that_only_has_a_test_set(tmp_path):
-    write_class_folders(tmp_path, "test", range(25))
+    write_class_folders(tmp_path, "test", range(25))  # and no other set
     assert class_names(options("class_folders", tmp_path)) == ("class_0", "class_1")
     assert len(open_split(options("class_folders", tmp_path), "test", seed=None)) == 25
 
@@ -186,7 +176,6 @@ def test_classes_of_a_folder_that_only_has_a_test_set(tmp_path):
         ({"workers": -1}, r"data\.workers 0, got 128, -1"),
         ({"holdout": 1.0}, r"data\.holdout is a share between 0 and 1, got 1\.0"),
         ({"jitter": (0, 2)}, r"data\.jitter is two factors above 0, .* got \(0, 2\)"),
-        ({"jitter": (2, 1)}, r"data\.jitter"),
         ({"kind": "masks", "augment": "pcam"}, r"data\.augment pcam is for classification, got the kind masks"),
         ({"kind": "pcam", "size": (9, 9)}, r"data\.size is for class_folders and tables, got the kind pcam"),
         ({"kind": "table", "crop": (9, 9)}, r"data\.crop is for segmentation, got the kind table; use data\.size"),
@@ -204,7 +193,6 @@ def test_wrong_options_are_refused(said, message):
     [
         ("class_folders", {"": 1}, {}, r"data\.holdout 0\.1 of 1 samples leaves none to train with"),
         ("idx", {"train": 9}, {"split": "valid", "seed": None}, "depends on the seed that a network was trained with"),
-        ("idx", {"train": 9}, {"limit": 0}, r"data\.limit is from 1 to the size of the training set, 8, got 0"),
         ("idx", {"train": 9}, {"limit": 9}, r"data\.limit is from 1 to the size of the training set, 8, got 9"),
         ("class_folders", {"train": 40, "valid": 25}, {"split": "valid"}, r"valid' has other classes .*: class_2$"),
         ("table", {"train": 9}, {"table": "nowhere.csv"}, r"data\.table: there is no file 'nowhere\.csv'"),

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from command import fails
-from pictures import write_cityscapes
-from PIL import Image
+from pictures import save_picture, write_cityscapes
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -46,6 +45,10 @@ def network(seed: int = 0, **arguments: Any) -> Any:
 
 def leveled(seed: int = 0, **arguments: Any) -> Any:
     return network(seed, lift={"num_levels": 3}, **arguments)
+
+
+NAMED = network()
+NAMED.card = Card([f"digit {n}" for n in range(10)])
 
 
 class Shapes(ImageDataset):
@@ -86,9 +89,6 @@ def flat(found: Any) -> list[Any]:
     if isinstance(found, dict):
         return [item for value in found.values() for item in flat(value)]
     return [found]
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_number_is_the_loops(digit_set):
@@ -147,17 +147,14 @@ def test_several_sets_and_their_scales(digit_set):
         "model, test_0.5": [0.5, 1.0],
         "model, test_1-4": [2.0, 4.0],
     }
-
-
-def test_other_names_have_scale_one():
-    names = ["test", "valid", "test_", "test_a-b", "test_0", "test_inf", "a_-1", "test_nan"]
-    assert {set_scale(name) for name in names} == {1}
+    others = ["test", "valid", "test_", "test_a-b", "test_0", "test_inf", "a_-1", "test_nan"]
+    assert {set_scale(name) for name in others} == {1}
 
 
 def test_the_limit_is_spread_evenly(digit_set):
     spread = ArrayImages(digit_set.images[::4], digit_set.labels[::4])
-    some = {limit: evaluate(network(), digit_set, limit=limit).rows[0] for limit in (10, 1000)}
-    assert some[10].metrics == evaluate(network(), spread).rows[0].metrics
+    some = {n: evaluate(NAMED, digit_set, limit=n, classes=NAMED.card.classes).rows[0] for n in (10, 1000)}
+    assert some[10].metrics == evaluate(NAMED, spread).rows[0].metrics
     assert [row.images for row in some.values()] == [10, 40]
 
 
@@ -176,19 +173,15 @@ def test_workers_read_the_same(digit_set):
     assert rows[0] == rows[1]
 
 
-# --- costs -----------------------------------------------------------------------------------------------------------
-
-
 def test_costs_are_relative_to_the_first_network_of_one_level(digit_set):
     models = {"levels": leveled(), "plain": network(), "more": network(1)}
     found = evaluate(models, digit_set, scales=[1, 2], tta=[1, 2], batch=8)
-    base: Any = {
-        row.resize: row.seconds_per_image for row in found.rows if (row.model, row.method) == ("plain", "plain")
-    }
+    plain = [row for row in found.rows if (row.model, row.method) == ("plain", "plain")]
+    base: Any = {row.resize: row.seconds_per_image for row in plain}
     for row in found.rows:
         seconds: Any = row.seconds_per_image
         assert row.cost == pytest.approx(seconds / base[row.resize])
-    assert [row.cost for row in found.rows if (row.model, row.method) == ("plain", "plain")] == [1, 1]
+    assert [row.cost for row in plain] == [1, 1]
     assert found.models["levels"]["levels"] == num_levels(models["levels"]) == 3
 
 
@@ -209,13 +202,9 @@ def test_without_a_network_of_one_level_the_first_is_the_measure(digit_set):
     assert flat(everywhere.rows[0].metrics) == pytest.approx(flat(everywhere.rows[1].metrics), abs=1e-5)
 
 
-# --- what can be wrong -----------------------------------------------------------------------------------------------
-
-
 def test_images_that_are_too_small_are_a_note(digit_set):
     models = {"plain": network(), "levels": leveled()}
-    needed = models["levels"].smallest_side
-    assert 4 < needed <= 8
+    assert 4 < models["levels"].smallest_side <= 8
     found = evaluate(models, digit_set, scales=[0.25, 1], tta=[0.05, 1], limit=8)
     missing = {(row.label, row.resize) for row in found.rows if row.metrics is None}
     assert missing == {("plain + TTA", 0.25), ("plain + TTA", 1), ("levels", 0.25)}
@@ -226,9 +215,6 @@ def test_images_that_are_too_small_are_a_note(digit_set):
     assert note.startswith("at scale 0.25, images of 16 x 16 pixels are 4 x 4: ")
     assert "- levels, data: at scale 0.25" in str(found)
     json.dumps(found.to_json(), allow_nan=False)
-
-
-def test_images_too_small_as_they_are_are_a_note_too():
     tiny = ArrayImages(torch.zeros(4, 4, 4, dtype=torch.uint8), torch.zeros(4).long())
     found = evaluate({"plain": network(), "levels": leveled()}, tiny, scales=[1, 4])
     assert [row.metrics is None for row in found.rows] == [False, False, True, False]
@@ -237,8 +223,6 @@ def test_images_too_small_as_they_are_are_a_note_too():
 
 
 NO_IMAGES = ArrayImages(torch.zeros(0, 4, 4, dtype=torch.uint8), torch.zeros(0).long())
-NAMED = network()
-NAMED.card = Card([f"digit {n}" for n in range(10)])
 
 
 @pytest.mark.parametrize(
@@ -252,7 +236,6 @@ NAMED.card = Card([f"digit {n}" for n in range(10)])
         (network(), None, {"pool": "median"}, "pool is one of model, mean"),
         (network(), None, {"baselines": "some"}, "baselines is one of one-level, all"),
         (network(), None, {"limit": 0}, "limit must be an integer >= 1"),
-        (network(), None, {"batch": 0}, "batch must be an integer >= 1"),
         (network(), None, {"metric": "f1"}, "metric is one of accuracy, auroc, nll, got 'f1'"),
         (NAMED, None, {"classes": list("abcdefghij")}, "has the classes digit 0, .* and the data in the order a, b"),
         ({"a": network(), "b": network(num_classes=3)}, None, {}, "'b' answers with 3 classes, and there are 10"),
@@ -266,13 +249,6 @@ NAMED.card = Card([f"digit {n}" for n in range(10)])
 def test_what_does_not_fit(models, data, arguments, message, digit_set):
     with pytest.raises(ValueError, match=message):
         evaluate(models, digit_set if data is None else data, **arguments)
-
-
-def test_classes_may_be_those_of_the_card(digit_set):
-    assert evaluate(NAMED, digit_set, classes=NAMED.card.classes, limit=5).rows
-
-
-# --- tables and files ------------------------------------------------------------------------------------------------
 
 
 def made_up(metric: str = "accuracy") -> Evaluation:
@@ -309,9 +285,6 @@ def test_the_picture(tmp_path):
             plot_over_scales({"a": wrong})
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Any:
     """Sets of unseen scales, and two networks."""
@@ -343,8 +316,7 @@ def test_the_command(folder, tmp_path, capsys):
     assert labels == ["A", "A + TTA", "A + selection", "B"]
 
     document = json.loads(files["json"].read_text(), parse_constant=pytest.fail)
-    assert len(document["results"]) == 12
-    assert {row["images"] for row in document["results"]} == {30}
+    assert (len(document["results"]), {row["images"] for row in document["results"]}) == (12, {30})
     expected = evaluate(leveled(1), read_idx_images(folder / "data", "test_2"), pool="max").rows[0].metrics
     last = next(row for row in document["results"] if (row["model"], row["split"]) == ("B", "test_2"))
     assert last["metrics"] == expected
@@ -352,17 +324,6 @@ def test_the_command(folder, tmp_path, capsys):
     assert document["settings"]["kind"] == "idx"
 
     assert files["png"].stat().st_size > 10_000
-
-
-def test_names_come_from_files_or_their_folders(folder, tmp_path, capsys):
-    for name in ("x", "y"):
-        save(network(), tmp_path / name / "network.safetensors")
-    files = [str(tmp_path / name / "network.safetensors") for name in ("x", "y")]
-    arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
-    assert main(["evaluate", *files, *arguments]) == 0
-    out = capsys.readouterr().out
-    assert "\nx         " in out
-    assert "\ny         " in out
 
 
 @pytest.mark.parametrize(
@@ -393,9 +354,8 @@ def test_segmentation(tmp_path, capsys):
 
 def test_own_images_and_masks(tmp_path, capsys):
     for n, (image, mask) in enumerate(Shapes().samples):
-        for folder, pixels in (("images", image.permute(1, 2, 0)), ("masks", mask.byte())):
-            (tmp_path / "test" / folder).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.numpy()).save(tmp_path / "test" / folder / f"{n}.png")
+        save_picture(tmp_path / "test" / "images" / f"{n}.png", image.permute(1, 2, 0))
+        save_picture(tmp_path / "test" / "masks" / f"{n}.png", mask.byte())
     save(create_model("resnet", width=3, num_classes=3), tmp_path / "model.safetensors")
     arguments = ["--kind", "masks", "--root", str(tmp_path), "--metric", "mean_iou"]
     assert main(["evaluate", str(tmp_path / "model.safetensors"), *arguments]) == 0
@@ -407,10 +367,13 @@ def foreign() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), pool, nn.Linear(4, 10))
 
 
-def test_converted_networks(folder, tmp_path, capsys):
-    save(convert(foreign(), {"num_levels": 2}), tmp_path / "converted.safetensors")
-    files = [str(folder / "plain.safetensors"), str(tmp_path / "converted.safetensors")]
+def test_converted_networks_and_names_that_come_from_folders(folder, tmp_path, capsys):
+    save(network(), tmp_path / "x" / "network.safetensors")
+    save(convert(foreign(), {"num_levels": 2}), tmp_path / "y" / "network.safetensors")
+    files = [str(tmp_path / name / "network.safetensors") for name in ("x", "y")]
     arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
     assert "load(path, model=...)" in fails(capsys, "evaluate", *files, *arguments)
     assert main(["evaluate", *files, *arguments, "--model", f"{__name__}:foreign", "--pool", "probabilities"]) == 0
-    assert "converted  " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\nx         " in out
+    assert "\ny         " in out

@@ -48,10 +48,6 @@ def softmax(values: np.ndarray) -> np.ndarray:
 pixels = st.sampled_from([(), (3, 2)])
 
 
-def test_the_list_of_pools_is_the_librarys():
-    assert tuple(SCALE_MODES) == POOLS
-
-
 @pytest.mark.parametrize("name", ["s_densenet", "s_resnet"])
 def test_answers_of_networks_with_levels(name):
     small: dict[str, Any] = {"growth": (4, 4), "num_layers": 1} if name == "s_densenet" else {"width": 3}
@@ -99,24 +95,6 @@ def test_losses_are_their_formulas(how, seed, levels, pixels):
     assert found.item() == pytest.approx(expected)
 
 
-@given(st.integers(0, 99))
-def test_laws_of_losses(seed):
-    scores, target = logits(seed), torch.arange(4)
-    network = Levels(scores)
-
-    def loss(how: Supervision, targets: Tensor = target) -> Tensor:
-        return supervise(network, torch.empty(4, 3, 8, 8), targets, how, 255)
-
-    assert loss("apart") >= loss("mean"), "the loss is convex"
-    one = Levels(scores[:1])
-    equal = [supervise(one, torch.empty(4, 3, 8, 8), target, how) for how in get_args(Supervision)]
-    assert_close(equal, [equal[0]] * 3)
-    for how in get_args(Supervision):  # a sum over samples
-        single = [loss(how, torch.where(torch.arange(4) == n, target, 255)) for n in range(4)]
-        assert_close(loss(how), torch.stack(single).sum())
-        assert loss(how, torch.full((4,), 255)) == 0
-
-
 @pytest.mark.parametrize(("how", "learning"), [("answer", [0]), ("mean", [0, 1, 2]), ("apart", [0, 1, 2])])
 def test_which_levels_learn(how, learning):
     network = Levels(logits(1))
@@ -130,7 +108,8 @@ def test_which_levels_learn(how, learning):
         assert_close(gradient, (whole / 3).expand(3, -1, -1))
 
 
-def test_unknown_names_are_refused():
+def test_pools_are_the_librarys_and_unknown_names_are_refused():
+    assert tuple(SCALE_MODES) == POOLS
     unknown: Any = "median"
     with pytest.raises(ValueError, match=r"one of mean, max, logsumexp, probabilities, got 'median'"):
         answer(Levels(logits(0)), torch.empty(4, 3, 8, 8), unknown)

@@ -1,6 +1,5 @@
 """Predictions are those of the network on each image alone, whole, whatever the batches and windows."""
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -72,9 +71,6 @@ def local(radius: int = 2, classes: int = 3) -> nn.Module:
     for _ in range(radius - 2):
         layers += [nn.Conv2d(4, 4, 3, padding=1), nn.Tanh()]
     return nn.Sequential(*layers, nn.Conv2d(4, classes, 3, padding=1)).double().eval()
-
-
-# --- windows ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(3, 60), st.integers(3, 60), st.integers(16, 40), st.integers(2, 3), st.integers(1, 5))
@@ -151,35 +147,13 @@ def test_rows_come_from_the_top_a_few_at_a_time():
     ("options", "message"),
     [
         ({"tile": 8, "overlap": 8}, "overlap must be less than the side of the windows, 8, got 8"),
-        ({"tile": 8, "overlap": -1}, "overlap must be"),
         ({"tile": 0}, "tile is one number of pixels"),
         ({"tile": 8, "batch": 0}, "batch must be"),
-        ({"pool": "max"}, "this needs a network with levels, got a Sequential"),
     ],
 )
 def test_wrong_windows(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         predict_mask(local(), torch.rand(2, 20, 20).double(), **options)
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def test_classes_of_files_are_those_of_each_alone(tmp_path):
-    """In the files' order, though only equal sizes are seen together."""
-    model: Any = Whole().eval()
-    model.card = Card(["a", "b", "c", "d"], [0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
-    sizes = [(12, 10), (8, 8), (12, 10), (12, 10), (8, 8), (9, 31), (12, 10)]
-    files = [save_picture(tmp_path / f"{7 - i}.png", noise(*size, i)) for i, size in enumerate(sizes)]
-    found = list(predict_classes(model, files, batch=4))
-    assert model.shapes == [(3, 3, 12, 10), (1, 3, 8, 8), (1, 3, 8, 8), (1, 3, 9, 31), (1, 3, 12, 10)]
-    assert [file for file, _ in found] == files
-    for i, (_, probabilities) in enumerate(found):
-        image = torch.from_numpy(noise(*sizes[i], i)).double().permute(2, 0, 1) / 255
-        mean, std = (torch.tensor(values).double()[:, None, None] for values in (model.card.mean, model.card.std))
-        expected = copy.deepcopy(model).double()(((image - mean) / std)[None])[0].softmax(0)
-        assert_close(probabilities, expected.float(), rtol=1e-4, atol=1e-5)
-        assert expected.max() - expected.min() > 0.01
 
 
 def test_few_large_images_are_seen_at_once(tmp_path, monkeypatch):
@@ -208,29 +182,20 @@ def test_every_picture_is_grey_or_color(mode, suffix, tmp_path):
     assert_close(255 * gray, (255 * gray).round())
 
 
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_sixteen_bits_are_read_whole(suffix, tmp_path):
+def test_sixteen_bits_are_read_whole(tmp_path):
     deep = np.arange(0, 65536, 1311, dtype=np.uint16).reshape(5, 10)
-    file = save_picture(tmp_path / f"a.{suffix}", deep)
-    for channels in (1, 3):
+    for channels, suffix in ((1, "png"), (3, "png"), (1, "tif"), (3, "tif")):
         expected = torch.from_numpy(deep / 65535).float().expand(channels, 5, 10)
-        assert_close(read_channels(file, channels), expected)
+        assert_close(read_channels(save_picture(tmp_path / f"a.{suffix}", deep), channels), expected)
 
 
-def test_channels_of_networks():
-    for channels in (1, 3):
-        assert channels_of(scalespaces.models.create_model("s_densenet", in_channels=channels)) == channels
-        assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(channels, 2, 3)), {"num_levels": 2})) == channels
-    unlikely: Any = nn.Identity()
-    assert channels_of(unlikely) == 3
-    unlikely.card = Card(mean=[0.5], std=[0.5])
-    assert channels_of(unlikely) == 1
-    with pytest.raises(ValueError, match="have 1 or 3 channels, and the network takes 4"):
-        channels_of(nn.Conv2d(4, 2, 1))
-
-
-def test_images_are_brought_to_the_networks_precision():
-    model: Any = nn.Conv2d(1, 2, 1).double()
+def test_images_are_brought_to_the_networks_channels_and_precision():
+    assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(1, 2, 3)), {"num_levels": 2})) == 1
+    model: Any = nn.Identity()
+    assert channels_of(model) == 3
+    model.card = Card(mean=[0.5], std=[0.5])
+    assert channels_of(model) == 1
+    model = nn.Conv2d(1, 2, 1).double()
     model.card = Card(mean=[0.5], std=[0.25])
     assert_close(to_input(model, torch.ones(1, 2, 2)), torch.full((1, 2, 2), 2.0).double())
     half = nn.Conv2d(3, 2, 1).to(torch.bfloat16).eval()
@@ -257,10 +222,7 @@ def test_answers_are_described():
             describe_answers(model)
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
-
-
-def test_answers_that_are_not_finite_are_refused(tmp_path):
+def test_answers_that_are_not_finite_and_networks_of_the_other_kind_are_refused(tmp_path):
     file, model = save_picture(tmp_path / "a.png", noise(8, 8)), Whole().eval()
     nn.init.constant_(model.conv.weight, torch.nan)
     with pytest.raises(ValueError, match=r"a.png', 8 x 8 pixels: its scores are not finite"):
@@ -268,10 +230,6 @@ def test_answers_that_are_not_finite_are_refused(tmp_path):
     skipped: dict[str, str] = {}
     assert list(predict_classes(model, [file], skipped=skipped)) == []
     assert list(skipped) == [str(file)]
-
-
-def test_networks_of_the_other_kind_are_refused(tmp_path):
-    file = save_picture(tmp_path / "a.png", noise(8, 8))
     with pytest.raises(ValueError, match="answers for every pixel; use predict_mask"):
         list(predict_classes(nn.Conv2d(3, 2, 1).eval(), [file]))
     with pytest.raises(ValueError, match="answers for images as a whole; use predict_classes"):

@@ -57,19 +57,12 @@ def whole(root, tmp_path_factory) -> Callable[[int], Path]:
     return folder
 
 
+CRASHES = [("training_step", n) for n in (1, 7, 11, 13)]  # before there is any checkpoint; early in the next epoch
+CRASHES += [("validation_step", 1), ("validation_step", 4), ("on_train_epoch_end", 2)]
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize(
-    ("hook", "number"),
-    [
-        ("training_step", 1),  # before there is any checkpoint
-        ("training_step", 7),
-        ("training_step", 11),
-        ("training_step", 13),  # early in the next epoch
-        ("validation_step", 1),
-        ("validation_step", 4),
-        ("on_train_epoch_end", 2),
-    ],
-)
+@pytest.mark.parametrize(("hook", "number"), CRASHES)
 def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate, hook, number):
     calls, original = 0, getattr(Task, hook)
 
@@ -110,21 +103,6 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, wh
     assert_same(tmp_path, whole(1))
 
 
-def test_a_second_run_is_refused(root, tmp_path):
-    run(root, tmp_path, "--trainer.epochs=1")
-    with pytest.raises(FileExistsError, match="--resume continues it, --force starts over"):
-        run(root, tmp_path, "--trainer.epochs=1")
-    with pytest.raises(ValueError, match=r"another recipe.*optimizer\.lr differ"):
-        run(root, tmp_path, "--trainer.epochs=1", "--optimizer.lr=0.1", resume=True)
-    run(root, tmp_path, "--trainer.epochs=1", "--optimizer.lr=0.1", force=True)
-
-
-def test_a_finished_run_goes_on_with_more_epochs(root, tmp_path, whole):
-    run(root, tmp_path, "--trainer.epochs=2")
-    run(root, tmp_path, "--trainer.epochs=3", resume=True)
-    assert_same(tmp_path, whole(1))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_sigkill_changes_nothing(root, tmp_path, workers):
@@ -147,17 +125,22 @@ def test_sigkill_changes_nothing(root, tmp_path, workers):
     assert_same(folder, tmp_path / "whole")
 
 
-def test_a_run_is_kept_until_all_is_checked(root, tmp_path):
-    run(root, tmp_path, "--trainer.epochs=1")
+def test_a_second_run_is_refused_and_the_first_kept_until_all_is_checked(root, tmp_path):
+    run(root, tmp_path, "--trainer.max_steps=2")
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(FileExistsError, match="--resume continues it, --force starts over"):
+        run(root, tmp_path, "--trainer.max_steps=2")
+    with pytest.raises(ValueError, match=r"another recipe.*optimizer\.lr differ"):
+        run(root, tmp_path, "--trainer.max_steps=2", "--optimizer.lr=0.1", resume=True)
     for wrong in ("--data.root=nowhere", "--model.arguments.num_classes=3", "--data.batch_size=1000"):
         with pytest.raises((ValueError, OSError)):
             run(root, tmp_path, wrong, force=True)
     (tmp_path / "last.ckpt").unlink()
     with pytest.raises(FileExistsError, match=r"has no last\.ckpt to resume from, --force starts over"):
-        run(root, tmp_path, "--trainer.epochs=1", resume=True)
+        run(root, tmp_path, "--trainer.max_steps=2", resume=True)
     del kept["last.ckpt"]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == kept
+    run(root, tmp_path, "--trainer.max_steps=2", "--optimizer.lr=0.1", force=True)
 
 
 def test_a_run_that_stopped_early_stays_stopped(root, tmp_path):
@@ -176,9 +159,9 @@ def test_the_best_network_stays_when_steps_run_out(root, tmp_path):
     assert (result.best_epoch, (tmp_path / "model.safetensors").read_bytes()) == (0, best)
 
 
-@pytest.mark.parametrize("steps", [5, 7])
-def test_a_run_that_ran_out_of_steps_goes_on(root, tmp_path, whole, steps):
-    assert run(root, tmp_path, f"--trainer.max_steps={steps}").steps == steps
-    assert run(root, tmp_path, f"--trainer.max_steps={steps}", resume=True).steps == steps
+@pytest.mark.parametrize(("first", "steps"), [("max_steps=5", 5), ("max_steps=7", 7), ("epochs=2", 10)])
+def test_a_finished_run_goes_on_with_more_steps_or_epochs(root, tmp_path, whole, first, steps):
+    assert run(root, tmp_path, f"--trainer.{first}").steps == steps
+    assert run(root, tmp_path, f"--trainer.{first}", resume=True).steps == steps
     run(root, tmp_path, resume=True)
     assert_same(tmp_path, whole(1))

@@ -16,8 +16,6 @@ from torch.testing import assert_close
 from scalespaces.models import create_model
 from scalespaces.train._scales import MultiScale, draw_scales, rescale_batch, zoom, zoom_masks
 
-# --- whole images ----------------------------------------------------------------------------------------------------
-
 
 @given(st.integers(3, 20), st.integers(3, 20), st.floats(0.3, 3.5))
 def test_rescaled_images_are_pillows(height, width, scale):
@@ -31,14 +29,14 @@ def test_rescaled_images_are_pillows(height, width, scale):
     assert_close(found[0, 0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_scale_one_is_the_identity():
+def test_scale_one_is_the_identity_and_too_small_a_scale_is_named():
     images = torch.rand(2, 3, 9, 7)
     assert rescale_batch(images, 1) is images
     assert rescale_batch(images, 1.01) is images  # the size stays
     assert rescale_batch(images.bfloat16(), 0.5).dtype == torch.bfloat16
-
-
-# --- several scales --------------------------------------------------------------------------------------------------
+    model = create_model("densenet", growth=(4, 4), num_layers=1, lift={"num_levels": 3}).eval()
+    with pytest.raises(ValueError, match=r"at scale 0.25, images of 16 x 24 pixels are 4 x 6: .* at least 5 pixels"):
+        MultiScale(model, [1, 0.25])(torch.rand(1, 3, 16, 24))
 
 
 class Means(nn.Module):
@@ -59,45 +57,24 @@ SCALES = [0.5, 1, 2]
 UNKNOWN: Any = "median"
 
 
-def test_the_mean_of_probabilities():
-    images, model = torch.rand(4, 1, 8, 8, dtype=torch.float64), Means()
-    found = MultiScale(model, SCALES)(images)
-    expected = sum(model(rescale_batch(images, s)).softmax(1) for s in SCALES) / 3
-    assert_close(found.exp(), expected)
-    assert model.sizes == [(4, 4), (8, 8), (16, 16)] * 2
-
-
-def test_the_most_certain_scale():
-    images, model = torch.rand(32, 1, 8, 8, dtype=torch.float64), Means()
-    found = MultiScale(model, SCALES, how="select")(images)
-    answers = [model(rescale_batch(images, s)).softmax(1) for s in SCALES]
-    chosen = set()
-    for b in range(len(images)):
-        entropies = [-(p[b] * p[b].log()).sum().item() for p in answers]
-        best = int(np.argmin(entropies))
-        chosen.add(best)
-        assert_close(found[b].exp(), answers[best][b])
-    assert len(chosen) > 1
-
-
-@pytest.mark.parametrize("how", ["mean", "select"])
-def test_masks_come_back_at_the_size_of_the_image(how):
-    images, model = torch.rand(3, 1, 8, 12, dtype=torch.float64), Means(dense=True)
-    found = MultiScale(model, SCALES, how)(images)
-    options: Any = {"mode": "bilinear", "antialias": True}
-    answers = [F.interpolate(model(rescale_batch(images, s)).softmax(1), (8, 12), **options) for s in SCALES]
-    if how == "mean":
-        expected = sum(answers) / 3
-    else:
-        entropies = torch.stack([-(p * p.log()).sum(1).mean((1, 2)) for p in answers])
-        expected = torch.stack([answers[int(entropies[:, b].argmin())][b] for b in range(3)])
-    assert_close(found.exp(), expected)
-
-
 @pytest.mark.parametrize("how", ["mean", "select"])
 @pytest.mark.parametrize("dense", [False, True])
-def test_one_scale_is_the_model(how, dense):
-    images, model = torch.rand(3, 1, 8, 8), Means(dense)
+def test_the_mean_of_probabilities_and_the_most_certain_scale(how, dense):
+    """Masks come back at the size of the image."""
+    images, model = torch.rand(32, 1, 8, 12, dtype=torch.float64), Means(dense)
+    found = MultiScale(model, SCALES, how)(images)
+    assert model.sizes == [(4, 6), (8, 12), (16, 24)]
+    answers = [model(rescale_batch(images, s)).softmax(1) for s in SCALES]
+    if dense:
+        options: Any = {"mode": "bilinear", "antialias": True}
+        answers = [F.interpolate(p, (8, 12), **options) for p in answers]
+    expected = sum(answers) / 3
+    if how == "select":
+        entropies = [[-(p[b] * p[b].log()).sum(0).mean().item() for p in answers] for b in range(32)]
+        chosen = [int(np.argmin(some)) for some in entropies]
+        assert dense or len(set(chosen)) > 1
+        expected = torch.stack([answers[best][b] for b, best in enumerate(chosen)])
+    assert_close(found.exp(), expected)
     assert_close(MultiScale(model, [1], how)(images), model(images).log_softmax(1))
 
 
@@ -108,16 +85,6 @@ def test_certain_answers_stay_finite():
 
     for how in ("mean", "select"):
         assert MultiScale(Certain(), SCALES, how)(torch.rand(2, 1, 8, 8)).isfinite().all()
-
-
-def test_too_small_a_scale_is_named():
-    model = create_model("densenet", growth=(4, 4), num_layers=1, lift={"num_levels": 3}).eval()
-    message = r"at scale 0.25, images of 16 x 24 pixels are 4 x 6: .* at least 5 pixels"
-    with pytest.raises(ValueError, match=message):
-        MultiScale(model, [1, 0.25])(torch.rand(1, 3, 16, 24))
-
-
-# --- jitter ----------------------------------------------------------------------------------------------------------
 
 
 def triangle(image: np.ndarray, factor: float, fill: str) -> np.ndarray:
@@ -155,12 +122,14 @@ def test_zoom_is_the_loop(height, width, factor, fill):
         assert_close(found[0, channel], torch.from_numpy(expected))
 
 
-def test_every_image_has_its_own_factor():
-    images, factors = torch.rand(3, 1, 10, 12), torch.tensor([0.5, 1.0, 1.7])
+def test_every_image_has_its_own_factor_and_one_is_the_identity():
+    images, masks, factors = torch.rand(3, 1, 10, 12), torch.randint(0, 5, (3, 10, 12)), torch.tensor([0.5, 1.0, 1.7])
     found = zoom(images, factors)
     for b in range(3):
         assert_close(found[b : b + 1], zoom(images[b : b + 1], factors[b : b + 1]))
-    assert_close(found[1], images[1])
+    assert_close((found[1], zoom_masks(masks, factors)[1]), (images[1], masks[1]))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(zoom(images, factors), found)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.floats(0.2, 4.0))
@@ -175,32 +144,16 @@ def test_masks_take_the_nearest_pixel(height, width, factor):
             assert found[0, i, j] == (masks[0, k, m] if inside else 255)
 
 
-def test_factors_are_drawn_by_seed_epoch_and_sample():
+def test_factors_are_drawn_by_seed_epoch_and_sample_uniform_on_a_logarithmic_axis():
     indices, order = torch.tensor([5, 3, 17, 0, 1, 2]), torch.tensor([3, 0, 5, 1, 4, 2])
     found = draw_scales(indices, epoch=2, seed=7)
     assert_close(draw_scales(indices[order].tolist(), 2, 7, 0.5, 2.0), found[order])
     for epoch, seed in ((3, 7), (2, 8)):
         assert not (draw_scales(indices, epoch, seed) == found).any()
-
-
-def test_autocast_leaves_images_alone():
-    images, factors = torch.rand(2, 1, 16, 16), torch.tensor([0.7, 1.3])
-    with torch.autocast("cpu", torch.bfloat16):
-        found = zoom(images, factors)
-    assert_close(found, zoom(images, factors))
-
-
-def test_factors_are_uniform_on_a_logarithmic_axis():
     factors = draw_scales(range(4000), 0, 0, 0.25, 4.0).log2()
-    assert factors.min() >= -2
-    assert factors.max() <= 2
+    assert -2 <= factors.min() <= factors.max() <= 2
     counts = torch.histc(factors, 8, -2, 2)
     assert ((counts - 500).abs() < 5 * math.sqrt(500)).all()
-
-
-def test_factor_one_is_the_identity():
-    images, masks, one = torch.rand(2, 1, 4, 4), torch.randint(0, 5, (2, 4, 4)), torch.ones(2)
-    assert_close((zoom(images, one), zoom_masks(masks, one)), (images, masks))
 
 
 @pytest.mark.parametrize(
