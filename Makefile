@@ -33,7 +33,7 @@ define setup
   if $$python -c 'import sys; v = sys.version_info; sys.exit(not ($(CONDITION)))' >/dev/null 2>&1; then found=$$python; break; fi; \
 done; \
 if [ -z "$$found" ]; then \
-  echo "error: $(WANTED) is needed and none was found; name one with: make PYTHON=/path/to/python" >&2; exit 1; \
+  echo "error: $(WANTED) is needed but was not found; name one with: make PYTHON=/path/to/python" >&2; exit 1; \
 fi; \
 if ! $(1)/bin/python -c '' >/dev/null 2>&1; then \
   echo "==> creating $(1) with $$($$found --version 2>&1)"; $$found -m venv --clear $(1) || exit 1; \
@@ -86,16 +86,16 @@ lint: setup  ## Run ruff and pyright
 test: lint  ## Run the linters and the fast tests
 	$(call PYTEST,.venv)
 
-test-extras: .venv/.installed-all  ## Run the tests of the app, in a browser, and with OpenCV; installs these
+test-extras: .venv/.installed-all  ## Run the tests that need gradio, a browser or OpenCV; installs these
 	$(call PYTEST,.venv) -m extra tests
 
-test-all: .venv/.installed-all lint  ## Run the linters and all tests, the slow ones and those of test-extras too
+test-all: .venv/.installed-all lint  ## Run the linters and all tests, including the slow ones and those of test-extras
 	$(call PYTEST,.venv) -m ""
 
 test-oldest: .venv-oldest/.installed  ## Run the fast tests on the oldest versions promised, in .venv-oldest (Python 3.11)
 	$(call PYTEST,.venv-oldest)
 
-test-zoo: .venv-zoo/.installed  ## Convert models of timm and torchvision, in .venv-zoo: torchvision would break .venv
+test-zoo: .venv-zoo/.installed  ## Convert models from timm and torchvision, in .venv-zoo: torchvision would break .venv
 	$(call PYTEST,.venv-zoo) tests/zoo
 
 demo: setup  ## Train on digits of one size, test at seven: out/demo/report.html, in about four minutes

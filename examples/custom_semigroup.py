@@ -1,4 +1,4 @@
-"""A semigroup of one's own, and an equivariant layer from it.
+"""A semigroup of your own, and an equivariant layer built from it.
 
 A sensor saturates: everything brighter than s is recorded as s. Saturation cannot be undone and two in a row act like
 the lower one, so saturations are a semigroup and not a group.
@@ -27,7 +27,7 @@ class Saturations(Semigroup[float]):
 
 
 def main() -> None:
-    """Show that the layer is equivariant: on a saturated image it is the layer on the image, shifted."""
+    """Show that the layer is equivariant: for a saturated image its output is that for the image, shifted."""
     torch.manual_seed(0)
     layer = SemigroupConv(3, 2, Saturations(), kernel_size=(16, 16), dtype=torch.float64)
     image = torch.rand(1, 3, 16, 16, dtype=torch.float64)

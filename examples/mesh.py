@@ -17,11 +17,11 @@ from scalespaces._files import replacing
 from scalespaces.nn import GraphConv, GraphLift
 from scalespaces.semigroups import Graph, graph_lift
 
-LEVELS, TAU = 6, 0.005  # tau is in units of area; the sphere has some 4 pi
+LEVELS, TAU = 6, 0.005  # tau is in units of area; the sphere has about 4 pi
 
 
 def icosphere(subdivisions: int) -> tuple[NDArray, NDArray]:
-    """Vertices on the unit sphere and faces: an icosahedron, each triangle split in four ``subdivisions`` times."""
+    """Vertices on the unit sphere and faces: an icosahedron, each triangle split into four ``subdivisions`` times."""
     g = (1 + 5**0.5) / 2
     corners = [(0, a, b * g) for a in (-1, 1) for b in (-1, 1)]
     vertices = np.array([np.roll(corner, shift) for shift in range(3) for corner in corners])

@@ -33,7 +33,7 @@ def test_export_of_a_converted_model(tmp_path, capsys, monkeypatch):
     assert main(["export", str(source), str(path), *said.split()]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"wrote {path}: image (2, 3, 12, 17) -> output, level_0, level_1; differs from PyTorch by ")
-    assert "note: batch, height and width are fixed at 2, 12 and 17: they are free in pyramid sampling" in err
+    assert "note: batch, height and width are fixed at 2, 12 and 17: dynamic sizes need a pyramid" in err
     assert "normalized" not in err
     image = torch.rand(2, 3, 12, 17)
     found = torch.export.load(path).module()(image)

@@ -198,11 +198,11 @@ def test_errors(model, images, tmp_path, capsys):
     cases = [
         ((file, good), "required: --out"),
         ((file, *out), "required: IMAGE"),
-        ((file, str(tmp_path / "absent"), *out), f"there is no file or folder '{tmp_path / 'absent'}'"),
+        ((file, str(tmp_path / "absent"), *out), f"no file or folder '{tmp_path / 'absent'}'"),
         ((file, str(tmp_path / "empty"), *out), "files that end in .png, .jpg"),
-        ((__file__, good, *out), "is no safetensors file"),
+        ((__file__, good, *out), "is not a safetensors file"),
         ((file, good, *out, "--model", "torch.nn:Identity"), "leave out the model"),
-        ((file, good, *out, "--device", "abacus"), "there is no device 'abacus' here; use auto or one of cpu"),
+        ((file, good, *out, "--device", "abacus"), "no device 'abacus' is available; use auto or one of cpu"),
         ((file, good, *out, "--batch", "0"), "expected a whole number of at least 1"),
         ((file, good, *out, "--overlay"), "--overlay is for networks that answer for every pixel"),
         ((file, good, *out, "--tile", "64"), "--tile is for networks that answer for every pixel"),
@@ -214,4 +214,4 @@ def test_errors(model, images, tmp_path, capsys):
     options = ("--out", str(tmp_path / "masks"), "--tile", "16", "--overlap", "16")
     assert "overlap must be less than the side of the windows" in fails(capsys, "predict", file, good, *options)
     classifier(tmp_path / "model.safetensors", channels=4)
-    assert "images in files have 1 or 3 channels, and the network takes 4" in fails(capsys, "predict", file, good, *out)
+    assert "images in files have 1 or 3 channels, but the network takes 4" in fails(capsys, "predict", file, good, *out)

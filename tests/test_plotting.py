@@ -164,7 +164,7 @@ IMAGE, SIGNAL = lift(torch.rand(1, 1, 8, 8), num_levels=2), lift(torch.rand(1, 1
         (lambda: plot_equivariance([]), "nothing to draw"),
         (lambda: plot_equivariance({}), "nothing to draw"),
         (lambda: plot_equivariance({"a": []}), "nothing to draw"),
-        (lambda: plot_equivariance([ONE, ONE], columns=["a"]), "columns has one entry for each of 2 panels, got 1"),
+        (lambda: plot_equivariance([ONE, ONE], columns=["a"]), "columns needs one entry for each of 2 panels, got 1"),
         (lambda: plot_scale_space(SIGNAL), "two spatial axes"),
         (lambda: plot_correlation(lambda x: x, SIGNAL), "two spatial axes"),
         (lambda: plot_scale_space(IMAGE, size="huge"), "size is one of grid, physical, got 'huge'"),

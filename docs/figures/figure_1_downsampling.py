@@ -15,11 +15,11 @@ from scalespaces.data import photograph
 from scalespaces.nn import Lift
 
 # %%
-# What you see: on the left an image, then the same image at 1/8 of its size, without and with the blur that belongs
-# to that size. Without it, the photograph merely looks rough. The rings in the second row become finer outwards; at
-# the middle of each edge they are 8 pixels apart. There every eighth pixel meets the same part of a ring again and
-# again, and shows centers of rings where there are none. The blur leaves gray instead, the mean of what cannot be
-# shown, and faint ghosts that a zero-scale of 1/4 lets through.
+# What you see: on the left an image, then the same image at 1/8 of its size, without and with the blur that belongs to
+# that size. Without it, the photograph merely looks rough. The rings in the second row become finer outwards; at the
+# middle of each edge they are 8 pixels apart. There every eighth pixel hits the same part of a ring each time, so
+# centers of rings appear where there are none. The blur leaves gray instead, the mean of what cannot be shown, and
+# faint ghosts that a zero-scale of 1/4 lets through.
 #
 # In the library, the blurred image and the small image are the same level of a scale-space, on a dense grid and on a
 # pyramid.

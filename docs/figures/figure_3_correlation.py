@@ -31,7 +31,7 @@ figure = plot_correlation(layer, Lift.paper(4)(image), levels=3, title=title, in
 
 # %%
 # The same on a pyramid: each square is a sample, drawn where it lies in the image. At every level the filter covers
-# 3 x 3 neighbors, as an ordinary one. Its second level meets a grid twice as coarse and interpolates between the
+# 3 x 3 neighbors, like an ordinary one. Its second level meets a grid twice as coarse and interpolates between the
 # samples: each tap is spread over the samples around it, and samples with less weight are paler.
 
 pyramid = lift(image, num_levels=4)

@@ -27,8 +27,8 @@ from scalespaces.testing._equivariance import extended
 # .. math:: L(2^{-\ell}, k) = \frac{\| \Phi[f](k + \ell, 2^\ell \cdot) - \Phi[S_{2^{-\ell}}[f]](k, \cdot) \|_2}
 #                                  {\| \Phi[f](k + \ell, 2^\ell \cdot) \|_2}.
 #
-# The networks have 8 levels, as in the paper: a lift, then correlations with filters of 2 levels, and ReLUs. A layer
-# of these looks one level further, so after :math:`n` layers the last :math:`n` levels have seen past the end: the
+# The networks have 8 levels, as in the paper: a lift, then correlations with filters of 2 levels, and ReLUs. Each such
+# layer looks one level further, so after :math:`n` layers the last :math:`n` levels have seen past the end: the
 # truncation boundary is at :math:`8 - n`.
 #
 # There are two ways to make the levels: the paper's, one blur for each of them at every pixel, and the exact one of
@@ -51,7 +51,7 @@ for name, (method, sampling, dtype) in lifts.items():
 # %%
 # What you see: a panel for each network, a line for each downscaling :math:`\ell`, over the level :math:`k`. Filled
 # points are errors before the truncation boundary, hollow ones past it, where they blow up. The dotted line is 0.01;
-# the paper finds its errors below it. In the second row, the errors before the boundary are 0, not just small. They
+# the errors in the paper are below it. In the second row, the errors before the boundary are 0, not just small. They
 # are drawn at the bottom, because a logarithmic axis has no 0.
 
 figure = plot_equivariance(rows, *sys.argv[1:], title="Equivariance quality", into=plt.figure())

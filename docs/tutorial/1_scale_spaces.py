@@ -24,8 +24,8 @@ from scalespaces.theory import blur_variance
 # Lift an image
 # -------------
 # Images are tensors ``(batch, channels, height, width)``, as everywhere in PyTorch. A ``Lift`` is a layer that turns
-# one into a ``ScaleSpace``: a tensor for each level, and where its samples lie. ``Lift.paper`` is the paper's lift,
-# with every level at every pixel; further down this page comes the one that the library recommends.
+# one into a ``ScaleSpace``: a tensor for each level, and the positions of its samples. ``Lift.paper`` is the paper's
+# lift, with every level at every pixel; the lift that the library recommends comes further down this page.
 
 image = photograph()
 space = Lift.paper(num_levels=5)(image)
@@ -33,7 +33,7 @@ print(space)
 
 # %%
 # What you see: level 0 is the photograph. Each further level has the detail of an image half the size of the one
-# before. Lettering goes first, then the features of the face; at level 4 only large shapes are left.
+# before. Lettering disappears first, then the features of the face; at level 4 only large shapes are left.
 
 figure = plot_scale_space(space, zero_scale=0.25, into=plt.figure())
 
@@ -42,8 +42,8 @@ figure = plot_scale_space(space, zero_scale=0.25, into=plt.figure())
 # --------------
 # An image has some blur of its own, because each of its pixels saw a patch of the world and not a point. The variance
 # of this blur is the *zero-scale*, :math:`s_0`; the paper takes 1/4, a standard deviation of half a pixel. Make the
-# image :math:`2^k` times smaller, and its own blur shrinks with it. To have the blur of an ordinary image again, it
-# must be blurred *before*, with variance
+# image :math:`2^k` times smaller, and its own blur shrinks with it. To give it the blur of an ordinary image again, it
+# must be blurred *first*, with variance
 #
 # .. math:: t_k = s_0 \, (4^k - 1).
 #
@@ -54,8 +54,8 @@ for k in range(5):
     print(f"level {k}: 1/{2**k} of the size, blurred by {blur_variance(2**k, zero_scale=0.25) ** 0.5:.2f} pixels")
 
 # %%
-# Why one must blur before subsampling
-# ------------------------------------
+# Why blur before subsampling?
+# ----------------------------
 # A pattern that gets finer to the right: at its end, each stripe is two pixels wide.
 
 x = torch.arange(513.0)
@@ -82,7 +82,7 @@ print(f"every eighth pixel:  {naive[..., half:].std():.3f}")
 print(f"blurred before that: {correct[..., half:].std():.3f}")
 
 # %%
-# The zero-scale decides how strict one is: more blur, less aliasing, and less detail.
+# The zero-scale sets the trade-off: more blur means less aliasing, and less detail.
 
 for zero_scale in (1 / 16, 1 / 4, 1):
     small = downscale(pattern, n=3, zero_scale=zero_scale)
@@ -94,7 +94,7 @@ for zero_scale in (1 / 16, 1 / 4, 1):
 # -------------------
 # A blurred level needs fewer samples, because neighbors are nearly equal. The paper keeps every pixel of every level,
 # which the library calls *dense*. In a *pyramid*, the default, level :math:`k` has a sample every :math:`2^k`
-# pixels. The function ``lift`` does what ``Lift`` does, without a layer.
+# pixels. The function ``lift`` does the same as the layer ``Lift``.
 #
 # What you see: the two rows show the same levels, except for small differences that the end of this page explains. The
 # smoother a level of the pyramid is, the smaller it is, so it costs little.
@@ -134,9 +134,9 @@ for method, sampling in [("direct", "dense"), ("cascade", "dense"), ("cascade", 
 assert difference("cascade", "pyramid") == 0
 
 # %%
-# Exactly 0, at every pixel, borders included. (The dense cascade is exact as well, except at borders: when every second
-# pixel of an image of even size is left, the image is mirrored at another place.) A pyramid is less exact under
-# translations, which :doc:`/sampling` measures.
+# Exactly 0, at every pixel, borders included. (The dense cascade is exact as well, except at borders: if the image has
+# an even size, every second pixel of it is mirrored at a different place.) A pyramid is less exact under translations,
+# which :doc:`/sampling` measures.
 #
 # Where to go next
 # ----------------

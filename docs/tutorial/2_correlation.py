@@ -1,6 +1,6 @@
 r"""
-2. How does one correlate over scale and space?
-===============================================
+2. How do filters move over scale and space?
+============================================
 
 A convolution commutes with translations: move the image, and its features move with it. That is why a CNN that has
 learned to find an eye on the left finds it on the right. This page does the same for size. Filters move across the
@@ -53,8 +53,8 @@ figure = plot_correlation(layer, lift(small, num_levels=4), levels=3, title="pyr
 # %%
 # Filters of one level
 # --------------------
-# ``ScaleConv2d(in, out, (1, 3, 3))`` is the plain case: one ordinary filter, used at all levels. It has the weights
-# of an ``nn.Conv2d``, and does at level :math:`k` what that does to the image, downscaled :math:`k` times.
+# ``ScaleConv2d(in, out, (1, 3, 3))`` is the plain case: one ordinary filter, used at all levels. It has the weights of
+# an ``nn.Conv2d``, and does at level :math:`k` what the ``nn.Conv2d`` does to the image downscaled :math:`k` times.
 
 convolution = nn.Conv2d(3, 16, 3, padding=1)
 layer = ScaleConv2d(3, 16, kernel_size=(1, 3, 3))
@@ -76,7 +76,7 @@ for k, level in enumerate(output.levels):
 # -----------------
 # Between the layers, torch's own modules run level by level. ``ScaleBatchNorm`` takes its statistics over all levels,
 # with one scale and shift for all, and ``ScaleAvgPool`` pools each level on its own grid. Neither treats one level
-# differently from another, and equivariance needs no more.
+# differently from another, and that is all that equivariance needs.
 
 
 def network(scale_padding: str) -> nn.Sequential:
@@ -100,8 +100,8 @@ print(features(image))
 # ---------------------------
 # Let the network see the photograph, and the photograph at half the size.
 #
-# What you see: one channel of the features, for each picture the levels from 0 on, every level stretched to the size
-# of its image. The lower row is the upper one, moved by one place and half as large.
+# What you see: one channel of the features. Each row shows the levels for one picture, from level 0 on, every level
+# stretched to the size of its image. The lower row is the upper one, moved by one place and half as large.
 
 with torch.no_grad():
     rows = {"the image": features(image), "half the size": features(downscale(image))}
@@ -109,9 +109,9 @@ figure = plot_scale_space(rows, channel=9, size="physical", into=plt.figure())
 
 # %%
 # ``assert_equivariant`` fails unless this holds at every pixel of every level, for every downscaling that leaves a
-# level; it belongs in the tests of your own networks. ``equivariance_error`` has the numbers. It is the paper's
-# measure: how far level :math:`k` of the network on the image, downscaled :math:`\ell` times, is from level :math:`k
-# + \ell` on the image,
+# level; it belongs in the tests of your own networks. ``equivariance_error`` gives the numbers. It is the paper's
+# measure: how far level :math:`k` of the network on the image, downscaled :math:`\ell` times, is from level
+# :math:`k + \ell` on the image,
 #
 # .. math:: L(\ell, k) = \frac{\| \Phi[f]_{k+\ell} - \Phi[D^\ell f]_k \|}{\| \Phi[f]_{k+\ell} \|}.
 
@@ -131,9 +131,9 @@ print(tables[0])
 figure = plot_equivariance(tables, columns=["zeros", "valid"], reference=None, into=plt.figure())
 
 # %%
-# What you see: hollow points, past the boundary :math:`k + \ell = 4`, are errors of the order of the features. All
-# others are 0, drawn at the bottom because the axis is logarithmic. With ``"valid"``, only these come out. The paper
-# keeps the boundary in check by using filters of one level in most layers; ``"valid"`` takes it away.
+# What you see: hollow points, past the boundary :math:`k + \ell = 4`, are errors about as large as the features. All
+# others are 0, drawn at the bottom because the axis is logarithmic. With ``"valid"``, only levels without errors are
+# returned. The paper keeps the boundary in check by using filters of one level in most layers; ``"valid"`` removes it.
 #
 # One answer for all levels
 # -------------------------

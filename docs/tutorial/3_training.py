@@ -1,6 +1,6 @@
 r"""
-3. Does a network know sizes it has not seen?
-=============================================
+3. Does a network recognize sizes it has not seen?
+==================================================
 
 Train on digits of *one* size, test on others. A CNN has never seen the others, and fails. A network on a scale-space
 has seen them: what is new at one level is known at another.
@@ -30,9 +30,9 @@ SIZES = (8, 11, 16, 23, 32)  # pixels
 # %%
 # Digits of one size
 # ------------------
-# scikit-learn brings 1,797 handwritten digits of 8 x 8 pixels. For training they are shown twice as large, 16 pixels,
-# somewhere on a canvas of 24; for testing, other digits are shown at one to four times their size, 8 to 32 pixels, on
-# a canvas of 40. ``unseen_scales`` makes such sets, here of 1,000 digits to train with and 200 to test.
+# scikit-learn comes with 1,797 handwritten digits of 8 x 8 pixels. For training they are shown twice as large, 16
+# pixels, somewhere on a canvas of 24; for testing, other digits are shown at one to four times their size, 8 to 32
+# pixels, on a canvas of 40. ``unseen_scales`` makes such sets, here of 1,000 digits to train with and 200 to test.
 
 images, labels = digits()
 counts = [1000, 200, 200]  # to train with, to validate (not used here), to test
@@ -59,7 +59,7 @@ shared = {"channels": (8, 16, 32), "kernel_size": 3, "grid": 1, "hidden": 64, "d
 
 
 def network(name: str, **arguments: Any) -> models.ScaleNetwork:
-    """A network with weights that follow from the seed."""
+    """A network whose weights are determined by the seed."""
     torch.manual_seed(SEED)
     return models.create_model(name, **shared, **arguments)
 
@@ -101,10 +101,10 @@ def accuracy(model: nn.Module, dataset: ArrayImages) -> float:
 # %%
 # What should the levels learn?
 # -----------------------------
-# In tests, the most confident level answers: the network takes the maximum over levels. If one trains *that* answer,
-# the most confident level gets all of the gradient, and the others learn nothing: neither to be right, nor to be
-# silent when they do not see a digit of the size they know. So let every level learn. ``model.scores(images)`` has the
-# logits of each level, a ``ScaleSpace``, and ``scale_pool`` takes their mean, which goes into the loss.
+# In tests, the most confident level answers: the network takes the maximum over levels. If you train *that* answer, the
+# most confident level gets all of the gradient, and the others learn nothing: neither to be right, nor to be silent
+# when they do not see a digit of the size they know. So let every level learn. ``model.scores(images)`` returns the
+# logits of each level as a ``ScaleSpace``, and ``scale_pool`` takes their mean, which goes into the loss.
 
 
 def answer(model: models.ScaleNetwork, images: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ for name, (model, logits) in runs.items():
     print(f"{name:27}", "  ".join(f"{size:2} px: {value:.3f}" for size, value in lines[name]), flush=True)
 
 # %%
-# What you see: accuracy over the size of the digits. All networks were trained at 16 pixels. The CNN is good at that
+# What you see: accuracy against the size of the digits. All networks were trained at 16 pixels. The CNN is good at that
 # size, and drops on either side, to little more than guessing at the ends. The networks on scale-spaces stay good: for
 # them, most of these sizes are not new. At 8 pixels some of the shape of a digit is lost, and no network can get it
 # back. How much is gained by training every level depends on the seed; try others.

@@ -1,10 +1,10 @@
 r"""
-4. How does it get into practice?
-=================================
+4. How do I use it in practice?
+===============================
 
-The page before had its own training loop. In practice there is a folder of images to train on, and another program that
-should run the network. This page goes all the way, with commands as you would type them: a folder of PNG files, a
-*recipe*, training, evaluation at other sizes, prediction, and export to ONNX.
+The previous page had its own training loop. In practice there is a folder of images to train on, and another program
+that should run the network. This page goes all the way, with commands that you could type yourself: a folder of PNG
+files, a *recipe*, training, evaluation at other sizes, prediction, and export to ONNX.
 
 Run it with ``python docs/tutorial/4_practice.py``. It needs the extras ``train``, ``export`` and ``demo``.
 """
@@ -50,9 +50,10 @@ for name, dataset in sets.items():
 # %%
 # A recipe
 # --------
-# A recipe is a YAML file that describes a whole experiment. Here: the small CNN on three levels, an octave apart, one
-# of them finer than the image; every level learns from the mean of the levels' logits, and the maximum answers. Keys
-# that are left out have defaults, and a misspelled key is an error. ``recipes/`` has those of the paper.
+# A recipe is a YAML file that describes a whole experiment. This one trains the small CNN on three levels, an octave
+# apart, one of them finer than the image. The network is trained on the mean of the levels' logits, and answers with
+# their maximum. Keys that are left out have defaults, and a misspelled key is an error. ``recipes/`` contains those for
+# the paper.
 
 recipe = f"""
 model:
@@ -78,7 +79,7 @@ trainer:
 # %%
 # Train
 # -----
-# Any key of the recipe can also be given on the command line. The plain CNN has the same recipe, except for its name
+# Any key of the recipe can also be given on the command line. The plain CNN uses the same recipe, except for its name
 # and its levels: it has only one.
 
 
@@ -100,7 +101,7 @@ scalespaces(
 
 # %%
 # The folder of a run has its recipe, its metrics, checkpoints to resume from (``--resume``), and the network of the
-# best epoch, ``model.safetensors``: a file that knows which network it holds and what its classes are called.
+# best epoch, ``model.safetensors``: a file that records which network it contains and the names of its classes.
 
 print(*sorted(file.name for file in (folder / "s_cnn").iterdir() if file.is_file()), sep="\n")
 
@@ -117,7 +118,7 @@ scalespaces(f"evaluate {networks} {where}")
 # %%
 # Predict
 # -------
-# Files in, a table out: the class of each image and the probabilities of all classes.
+# The input is files, the output a table: the class of each image and the probabilities of all classes.
 
 scalespaces("predict s_cnn/model.safetensors digits/test_2/seven --out predictions.csv")
 for line in (folder / "predictions.csv").read_text().splitlines()[:4]:
@@ -155,8 +156,8 @@ for row, scale in zip(axes, ("0.5", "1", "2"), strict=True):
 # %%
 # Export
 # ------
-# ONNX runs without PyTorch. With a base of 2, height and width stay free: one file for images of any size. The
-# command runs what it wrote on random images and compares before the file appears.
+# ONNX runs without PyTorch. With a base of 2, height and width stay dynamic: one file for images of any size. The
+# command runs the exported network on random images and compares it with PyTorch before the file appears.
 
 scalespaces("export s_cnn/model.safetensors s_cnn.onnx")
 

@@ -1,6 +1,6 @@
 """Scale-equivariant networks for PyTorch, after Worrall & Welling's Deep Scale-spaces."""
 
-import scalespaces.foreign  # noqa: F401  teaches the container torch's own functions
+import scalespaces.foreign  # noqa: F401  lets torch's own functions run on the container
 from scalespaces import functional, models, nn, semigroups, space, testing, theory
 from scalespaces.functional import downscale, feature_pyramid, lift, resample, scale_shift
 from scalespaces.models import ConversionError, convert

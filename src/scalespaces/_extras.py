@@ -1,4 +1,4 @@
-"""Optional dependencies: imported where they are used, and missed by name."""
+"""Optional dependencies, imported where they are used; the error for a missing one names it."""
 
 import importlib
 from types import ModuleType

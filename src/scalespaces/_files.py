@@ -19,7 +19,7 @@ def prepare(path: str | os.PathLike[str]) -> Path:
     except (FileExistsError, NotADirectoryError):  # the folder is a file, or one above it is
         raise NotADirectoryError(f"{str(path.parent)!r} is not a folder, so no file can be written there") from None
     if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"the folder {str(path.parent)!r} may not be written to; use another")
+        raise PermissionError(f"the folder {str(path.parent)!r} is not writable; use another")
     return path
 
 
@@ -27,7 +27,7 @@ def prepare(path: str | os.PathLike[str]) -> Path:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path in the same folder, which becomes ``path`` if all goes well and vanishes if not.
 
-    Whoever looks at ``path`` sees the old file or the new one, whole, and may read it as any new file.
+    A reader of ``path`` sees the complete old or new file, with the permissions of any new file.
     """
     path = prepare(path)
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")

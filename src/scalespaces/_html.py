@@ -30,7 +30,7 @@ def table_row(head: str, cells: Iterable[str], **attributes: object) -> str:
 
 
 def image(about: str, data: bytes, kind: str = "png", **attributes: object) -> str:
-    """A picture that is in the page itself, and what a screen reader says about it."""
+    """A picture embedded in the page, and what a screen reader says about it."""
     return element("img", src=data_url(data, kind), alt=about, **attributes).removesuffix("</img>")
 
 
@@ -40,14 +40,14 @@ def data_url(data: bytes, kind: str = "png") -> str:
 
 
 def svg(figure: Any) -> bytes:
-    """A figure of matplotlib's as SVG, without a background."""
+    """A matplotlib figure as SVG, without a background."""
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight")
     return stream.getvalue()
 
 
 def encode(image: Tensor, kind: str, extra: str, *, side: int = 4096, **options: object) -> bytes:
-    """An image ``(H, W)``, ``(1, H, W)`` or ``(3, H, W)`` from 0 to 1 in a format of Pillow's, reduced to a side."""
+    """An image ``(H, W)``, ``(1, H, W)`` or ``(3, H, W)`` from 0 to 1 in a Pillow format, reduced to ``side``."""
     pixels = image.detach().clamp(0, 1).mul(255).round().byte().cpu()
     pixels = pixels.permute(1, 2, 0) if pixels.ndim == 3 and len(pixels) == 3 else pixels.reshape(pixels.shape[-2:])
     picture, stream = require("PIL.Image", extra).fromarray(pixels.numpy()), io.BytesIO()

@@ -41,11 +41,11 @@ def take_turns(
     wait: Step = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of one call of each step, in every round: all steps take their turn, then all again.
+    """Seconds per call of each step, for every round; in a round, all steps take their turn.
 
-    Other work on the machine slows down all steps of a round, so ratios within a round are steadier than times. One
-    round before all others warms up. A step that is shorter than ``at_least`` seconds is called several times in its
-    turn. The clock is read after waiting for the device.
+    Other work on the machine slows down all steps of a round, so ratios within a round are steadier than times. An
+    extra first round warms up. A step that is shorter than ``at_least`` seconds is called several times in its turn.
+    The clock is read after waiting for the device.
     """
     check_integer("runs", runs, 1)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -80,7 +80,7 @@ def peak_memory(step: Step, device: torch.device | str = "cpu") -> int:
     """The most bytes that PyTorch's allocator holds during a step, above what it held before.
 
     On the CPU they come from the memory events of ``torch.profiler``: they are deterministic and include temporaries
-    inside PyTorch's kernels. Memory that others allocate (oneDNN's scratch pads, OpenCV's images) does not count.
+    inside PyTorch's kernels. Memory that others allocate (oneDNN's scratch pads, OpenCV's images) is not counted.
     """
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

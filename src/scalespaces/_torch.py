@@ -1,4 +1,4 @@
-"""PyTorch's private names that we need: when PyTorch changes one of them, this is the file to mend."""
+"""The private names of PyTorch that we need: if PyTorch changes one of them, fix it here."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ NormBase = _NormBase
 
 
 def constant(function: Callable) -> Callable:
-    """A function of plain numbers whose result torch.compile takes as it is, instead of tracing NumPy.
+    """Make torch.compile take the result of a function of plain numbers as it is, instead of tracing NumPy.
 
-    This is ``torch.compiler.assume_constant_result`` without its price: that imports the compiler. Tensors among the
-    results, alone or in a tuple, are marked as ``mark_static`` does, or else their sizes could become symbols.
+    This is ``torch.compiler.assume_constant_result`` without importing the compiler. Tensors among the results, alone
+    or in a tuple, are marked as ``mark_static`` does; otherwise their sizes could become symbols.
     """
 
     @functools.wraps(function)
@@ -37,14 +37,14 @@ def constant(function: Callable) -> Callable:
 
 
 def full_precision(x: Tensor) -> AbstractContextManager:
-    """Keep autocast from coarsening what must stay exact: the lift and the poolings."""
+    """Keep autocast from lowering the precision of what must stay exact: the lift and pooling."""
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether an image stores its channels next to each other, and not its columns; torch.vmap does not tell."""
+    """Whether an image stores its channels next to each other, and not its columns; False under torch.vmap."""
     if x.ndim != 4 or (not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()):
         return False
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
@@ -61,20 +61,20 @@ def is_transformed() -> bool:
 
 
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
-"""Whether torch.export is at work; torch 2.6 does not tell, and fixes sizes in any case."""
+"""Whether torch.export is running; torch 2.6 does not tell, and fixes sizes in any case."""
 
 
 def static(value: float) -> float:
-    """A number that torch.compile with ``dynamic=True`` must not make a symbol of."""
+    """A number that torch.compile with ``dynamic=True`` must not turn into a symbol."""
     if not torch.compiler.is_compiling():
         return value
-    from torch.fx.experimental.symbolic_shapes import guard_scalar  # at hand while compiling, slow to import before
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # slow to import, unless compiling
 
     return guard_scalar(value)
 
 
 def known_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal, without making a condition of the export if they are symbols."""
+    """Whether two sizes are equal, without adding a guard to the export if they are symbols."""
     if not (hasattr(a, "node") or hasattr(b, "node")):
         return a == b
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -83,7 +83,7 @@ def known_equal(a: Any, b: Any) -> bool:
 
 
 def hint(size: Any) -> int:
-    """A size, or what it is at present if it is a symbol."""
+    """A size, or its current value if it is a symbol."""
     return size if isinstance(size, int) else size.node.hint
 
 
@@ -126,7 +126,7 @@ def register_pytree(
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether code of others runs before or after the module's own."""
+    """Whether hooks run before or after the module's own code."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 

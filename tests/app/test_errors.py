@@ -38,7 +38,7 @@ def test_errors_are_those_of_the_library(arguments, network, method):
         ({"base": "√2"}, ["Exact", "rounding"]),
         ({"base": "3/2", "sampling": "dense"}, ["Not exact", "do not lie on whole pixels"]),
         ({"base": "3", "sampling": "oversampled"}, ["Not exact", "do not lie on whole pixels"]),
-        ({"method": "direct"}, ["Not exact", "blurs the image anew"]),
+        ({"method": "direct"}, ["Not exact", "blurs the image separately"]),
         ({"first_level": -1}, ["Not exact", "finer than the image"]),
         ({"kernel": "binomial", "zero_scale": "1/2"}, ["Exact"]),
     ],

@@ -120,8 +120,8 @@ def bomb(path: Path, width: int, height: int) -> Path:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("words.png", b"these are words", "is not an image, or of no known kind; PNG, JPEG"),
-        ("model.pt", b"\x80\x02}q\x00.", "is not an image, or of no known kind"),
+        ("words.png", b"these are words", "is not an image, or of an unknown kind; PNG, JPEG"),
+        ("model.pt", b"\x80\x02}q\x00.", "is not an image, or of an unknown kind"),
         # This would start another program.
         ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "is a EPS file; PNG"),
     ],

@@ -100,7 +100,9 @@ def test_a_port_that_is_no_number_or_taken_and_the_next_free_one(capsys, monkeyp
 def test_what_is_missing_ends_the_command_at_once(capsys, tmp_path, monkeypatch):
     (tmp_path / "a.png").write_text("words")
     assert "'a.png' is not an image" in fails(capsys, "app", "--no-browser", "--image", str(tmp_path / "a.png"))
-    assert "a.png' is no safetensors file" in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / "a.png"))
+    assert "a.png' is not a safetensors file" in fails(
+        capsys, "app", "--no-browser", "--model", str(tmp_path / "a.png")
+    )
     assert "does not exist" in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / "none"))
     assert "cannot serve at 203.0.113.1" in fails(capsys, "app", "--no-browser", "--host", "203.0.113.1")
     monkeypatch.setitem(sys.modules, "gradio", None)

@@ -139,7 +139,7 @@ def test_errors_are_measured(visit):
     page.get_by_role("option", name="1 random layer").click()
     page.click("#measure")
     await_text(page, "errors .ss-verdict", "Not exact")
-    assert "blurs the image anew" in page.inner_text("#errors .ss-verdict")
+    assert "blurs the image separately" in page.inner_text("#errors .ss-verdict")
     assert page.locator("#errors img").count() == 1
 
 
@@ -197,7 +197,7 @@ def test_mistakes_get_a_message_and_the_page_lives_on(visit, files):
     open_tab(page, "Predictions")
     for name in ("cut.safetensors", "words.png"):
         drop(page, "model", files / name)
-        await_text(page, "model-status", f"'{name}' is no safetensors file")
+        await_text(page, "model-status", f"'{name}' is not a safetensors file")
     drop(page, "model", files / "digits.safetensors")
     page.wait_for_selector("#answer .ss-bar")
     write(page, "side", "3")

@@ -47,7 +47,7 @@ def test_problems_are_named_or_counted(tree):
     with pytest.raises(ValueError, match=r"000000_000019_gtFine_labelIds.png' must be .* 33, got 34 at \(3, 5\)"):
         Cityscapes(tree)[0]
     save_picture(annotation(tree, 1), np.stack([ids] * 3, -1))
-    with pytest.raises(ValueError, match=r"000001_000019_gtFine_labelIds.png' is no mask: it has mode RGB"):
+    with pytest.raises(ValueError, match=r"000001_000019_gtFine_labelIds.png' is not a mask: it has mode RGB"):
         Cityscapes(tree)[1]
     annotation(tree, 2).unlink()
     with pytest.raises(ValueError, match=r"000002_000019_leftImg8bit.png' has no annotation: no file .*labelIds.png'"):

@@ -49,7 +49,7 @@ def test_class_folders_with_problems(tmp_path):
     save_picture(tmp_path / "full" / "a.png")
     truncate(save_picture(tmp_path / "full" / "b.png"))
     save_picture(tmp_path / "stray.png")
-    with pytest.raises(ValueError, match=r"stray.png' lies outside of the folders of the classes and 1 more problems"):
+    with pytest.raises(ValueError, match=r"stray.png' lies outside the class folders and 1 more problems"):
         ClassFolders(tmp_path)
     with pytest.warns(UserWarning, match=r"left out 3 of 4 in"):
         dataset = ClassFolders(tmp_path, on_error="skip")
@@ -85,7 +85,7 @@ def test_a_folder_with_a_table(patches):
         (b"id,label\np0,0\np1,1\np2,2\n", r"labels.csv:4' has the label '2' for 'p2'; labels are from 0 to 1"),
         (b"id,label\np0,0\np1,1\np2,1.0\n", "has the label '1.0'"),
         (b"id,label\np0,0\np1,1\n", "p2.tif' has no label in"),
-        (b"id,label\np0,0\np1,1\np2,0\np3,1\n", "labels.csv:5' names 'p3', which is no image"),
+        (b"id,label\np0,0\np1,1\np2,0\np3,1\n", "labels.csv:5' names 'p3', which is not an image"),
         (b"id,label\np0,0\np1,1\np2,0\np2,1\n", "two labels for .*p2.tif': 0 and 1"),
         (b"file,class\np0,0\n", "must have the columns id and label, got"),
         (b"id,label\np0,\xff\n", "labels.csv' is not a CSV file"),

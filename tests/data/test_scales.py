@@ -57,7 +57,7 @@ def test_damaged_idx_files_are_refused(data, message, tmp_path):
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(ValueError, match=f"a' {message}"):
         read_idx(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"holds one of uint8, .*, got int64"):
+    with pytest.raises(ValueError, match=r"contains one of uint8, .*, got int64"):
         write_idx(tmp_path / "b", np.zeros(2, np.int64))
 
 

@@ -49,7 +49,7 @@ def test_verdicts_say_where_and_by_how_much():
     assert [verdict.measured for verdict in verdicts(result())] == [
         "at most 3.0 points below, at size 4",
         "at least 76.0 points above, at size 0.5",
-        "equal (98.0 and 98.0 per cent)",
+        "equal (98.0 and 98.0 percent)",
         "at worst 7.0 points above, at size 1.41",
         "in 0.31 of its time (4.0 and 12.7 times the CNN's)",
         "at worst 2.0 points above, at size 2",

@@ -357,7 +357,7 @@ REFUSED: dict[str, tuple[Any, str, list[Any]]] = {
     ),
     "other numbers of axes": (
         space,
-        r"slides over \d axes of space",
+        r"slides over \d spatial axes",
         [nn.Conv3d(4, 2, 3), nn.Conv1d(4, 2, 3), nn.MaxPool3d(2), nn.AvgPool1d(2)],
     ),
     "weights of other axes than channels": (
@@ -378,7 +378,7 @@ REFUSED: dict[str, tuple[Any, str, list[Any]]] = {
     ),
     "modes that need neighbors": (
         space,
-        r'samples apart is not there; use sampling="pyramid"',
+        r'samples apart is not supported; use sampling="pyramid"',
         [partial(F.interpolate, scale_factor=2, **options) for options in OTHER_MODES],
     ),
     "shuffled pixels": (space, r'pixel_shuffle.*sampling="pyramid"', [nn.PixelShuffle(2)]),

@@ -151,7 +151,9 @@ class TestResample:
 
     @pytest.mark.parametrize("size", [(8,), (8, 8, 8), (0, 8), (8, -1)])
     def test_refuses_sizes_that_do_not_fit(self, size):
-        with pytest.raises(ValueError, match=r"size is (an integer or one|one positive number) for each of 2 axes"):
+        with pytest.raises(
+            ValueError, match=r"size (is an integer or one|must be one positive number) for each of 2 axes"
+        ):
             resample(paper_lift(torch.rand(1, 1, 8, 8)), size)
 
     def test_gradient(self):

@@ -107,9 +107,9 @@ def test_free_sizes(suffix, tmp_path):
 @pytest.mark.parametrize(
     ("lift", "reason"),
     [
-        ({"base": 1.5}, "fixed at 1, 20 and 24: they are free for base 2, and this is base 1.5"),
-        ({"sampling": "dense"}, "they are free in pyramid sampling, and this is dense"),
-        ({"sampling": 1.5}, "they are free in pyramid sampling, and this is 1.5"),
+        ({"base": 1.5}, "fixed at 1, 20 and 24: they are dynamic for base 2, but this is base 1.5"),
+        ({"sampling": "dense"}, "dynamic sizes need a pyramid, but this is dense"),
+        ({"sampling": 1.5}, "dynamic sizes need a pyramid, but this is 1.5"),
     ],
 )
 def test_other_networks_are_fixed_and_say_so(lift, reason, tmp_path):
@@ -148,7 +148,7 @@ def test_a_pt2_file_of_fixed_sizes(tmp_path):
     path, model = tmp_path / "model.pt2", tiny(lift={"sampling": "dense"}).double()
     model.card = CARD
     exported = export(model, path, size=(15, 16))
-    assert "fixed at 1, 15 and 16: they are free in pyramid sampling, and this is dense" in exported.notes[0]
+    assert "fixed at 1, 15 and 16: dynamic sizes need a pyramid, but this is dense" in exported.notes[0]
     extra = {"scalespaces.json": ""}
     program = torch.export.load(path, extra_files=extra)
     assert json.loads(extra["scalespaces.json"])["card"] == CARD.to_json()

@@ -183,7 +183,7 @@ def test_cards_go_with_their_networks(tmp_path):
             save(model, tmp_path / "model.safetensors")
     wrong: Any = {"classes": ["a"]}
     model.card = wrong
-    with pytest.raises(TypeError, match="is a Card, got dict"):
+    with pytest.raises(TypeError, match="must be a Card, got dict"):
         save(model, tmp_path / "model.safetensors")
     assert list(tmp_path.iterdir()) == []
 
@@ -240,7 +240,7 @@ def test_truncated_files(whole, tmp_path_factory, where):
     content = whole.read_bytes()
     path = tmp_path_factory.mktemp("cut") / "cut.safetensors"
     path.write_bytes(content[: where % len(content)])
-    with pytest.raises(ValueError, match="is no safetensors file, or a damaged one"):
+    with pytest.raises(ValueError, match="is not a safetensors file, or is damaged"):
         load(path)
 
 
@@ -259,7 +259,7 @@ def test_foreign_files(whole, tmp_path):
     path = tmp_path / "model.safetensors"
     for content in (b"", b"PK\x03\x04", pickle.dumps(Bomb()), struct.pack("<Q", 2**63) + b"{}", b"\0" * 100):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is no safetensors file, or a damaged one"):
+        with pytest.raises(ValueError, match="is not a safetensors file, or is damaged"):
             load(path)
     safetensors_torch.save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match=r"scalespaces did not write it.*load_file"):

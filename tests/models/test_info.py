@@ -107,5 +107,5 @@ def test_activations_are_what_the_layers_return(name):
 
 @pytest.mark.parametrize("shape", [(3, 96), (3, 0, 96)])
 def test_wrong_shapes(shape):
-    with pytest.raises(ValueError, match="an input has channels, height and width, got"):
+    with pytest.raises(ValueError, match="an input needs channels, height and width, got"):
         summarize(create_model("densenet"), shape)

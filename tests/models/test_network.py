@@ -211,7 +211,7 @@ def test_cards_normalize(channels, batch_axes):
         ({"classes": "abc"}, "classes is a list"),
         ({"classes": ["a", 1]}, "different strings"),
         ({"classes": ["a", "a"]}, "different strings"),
-        ({"mean": [0.5]}, "one finite number per channel each"),
+        ({"mean": [0.5]}, "one finite number per channel"),
         ({"mean": [0.5], "std": [0.0]}, "above zero"),
         ({"mean": [float("nan")], "std": [1.0]}, "finite"),
         ({"mean": 0.5, "std": 0.5}, "mean is a list"),

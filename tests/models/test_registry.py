@@ -120,7 +120,7 @@ def test_arguments_of_a_lift_are_merged_over_the_names_own_and_a_lift_replaces_i
     ("lift", "error", "message"),
     [
         ({"levels": 3, "sampeling": 2}, TypeError, "a lift takes no levels, sampeling; it takes num_levels, base"),
-        (3, TypeError, "lift is a Lift or a dict of its arguments, got int"),
+        (3, TypeError, "lift must be a Lift or a dict of its arguments, got int"),
         ({"sampling": "thin"}, ValueError, "sampling is"),
         ({"dims": 1}, ValueError, "which have 2 spatial axes, got a lift with dims=1"),
         (Lift(dims=3), ValueError, "2 spatial axes, got a lift with dims=3"),
@@ -147,7 +147,7 @@ def test_registering(monkeypatch):
     assert (create_model("mine").config["growth"], entry("mine").input_shape) == ([1, 1], (3, 32, 32))
     assert create_model("deeper", lift={"base": 1.5}).config["lift"]["num_levels"] == 3
     assert create_model("given").lift.num_levels == 2
-    with pytest.raises(ValueError, match="there is a model called 'mine' already"):
+    with pytest.raises(ValueError, match="a model called 'mine' already exists"):
         register_model("mine", DenseNet, "another")
     with pytest.raises(TypeError, match="DenseNet takes no setting 'grwth'; did you mean 'growth'"):
         register_model("other", DenseNet, "another", {"grwth": (1, 1)})
@@ -157,7 +157,7 @@ def test_registering(monkeypatch):
     ("build", "arguments", "message"),
     [
         (DenseNet, {"lift": {"num_levels": 2}, "filter_levels": 3}, "never meets its last one in a space of 2"),
-        (DenseNet, {"filter_levels": (1, 2)}, "filter_levels is a number or one for each of 5 places, got"),
+        (DenseNet, {"filter_levels": (1, 2)}, "filter_levels must be a number, or one for each of 5 places, got"),
         (DenseNet, {"filter_levels": 0}, "filter_levels must be an integer >= 1"),
         (DenseNet, {"scale_padding": "none"}, "scale_padding is one of zeros, replicate, valid"),
         (DenseNet, {"window": "round"}, "window is one of dilated, plain"),
@@ -165,11 +165,11 @@ def test_registering(monkeypatch):
         (DenseNet, {"init": "ones"}, "init is one of paper, he"),
         *((build, {"num_classes": 0}, "num_classes must be an integer >= 1") for build in (DenseNet, ResNet, ConvNet)),
         (DenseNet, {"group": "p6"}, "group is one of p4, p4m"),
-        (DenseNet, {"growth": ()}, "growth has one number for each dense block"),
+        (DenseNet, {"growth": ()}, "growth needs one number for each dense block"),
         (DenseNet, {"num_layers": 0}, "num_layers must be an integer >= 1"),
-        (ResNet, {"in_channels": 20}, "width is at least in_channels, got 16 and 20"),
+        (ResNet, {"in_channels": 20}, "width must be at least in_channels, got 16 and 20"),
         (ResNet, {"width": 0}, "width must be an integer >= 1"),
-        (ConvNet, {"channels": ()}, "channels has one number for each convolution, got none"),
+        (ConvNet, {"channels": ()}, "channels needs one number for each convolution, got none"),
         *((ConvNet, {name: 0}, f"{name} must be an integer >= 1") for name in ("kernel_size", "grid", "hidden")),
         (ConvNet, {"dropout": 1}, "dropout must be a finite number from 0 to below 1, got 1"),
     ],

@@ -61,13 +61,13 @@ def test_a_dict_is_merged_and_a_lift_replaces():
     assert as_lift(given, own) is given
     with pytest.raises(TypeError, match=r"a lift takes no levels; it takes num_levels, base, first_level"):
         as_lift({"levels": 3}, own)
-    with pytest.raises(TypeError, match=r"lift is a Lift or a dict of its arguments, got int"):
+    with pytest.raises(TypeError, match=r"lift must be a Lift or a dict of its arguments, got int"):
         as_lift(3, own)  # pyright: ignore[reportArgumentType]
 
     class Mine(Lift):
         pass
 
-    with pytest.raises(TypeError, match=r"takes a Lift itself, not its subclass Mine"):
+    with pytest.raises(TypeError, match=r"takes a Lift, not its subclass Mine"):
         as_lift(Mine(3), own)
 
 

@@ -31,5 +31,5 @@ class TestSynchronize:
             def forward(self, input):
                 return super().forward(input).relu()
 
-        with pytest.raises(ValueError, match="WithReLU computes more than a batch normalization"):
+        with pytest.raises(ValueError, match="WithReLU computes more than batch normalization"):
             synchronize(nn.Sequential(WithReLU(4)))

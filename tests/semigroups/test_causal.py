@@ -309,10 +309,13 @@ NUMBERS: Any = {"base": 1.5, "num_levels": 0, "stages": 0, "zero_scale": -1.0}
         (lambda: avg_pool(causal_lift(SIGNAL, 2), 3, 1, 3), r"window of \(3,\) taps takes at most \(2,\) of padding"),
         (lambda: max_pool(causal_lift(SIGNAL, 2), 3, 1, 3), r"window of \(3,\) taps takes at most \(2,\) of padding"),
         (lambda: avg_pool(causal_lift(SIGNAL[..., :2], 2), 2), "too few for a window of"),
-        (lambda: ScaleSpace((torch.rand(1, 1, 8, 8),), causal=True), r"are signals \(B, C, time\), got axes \(2, 3\)"),
+        (
+            lambda: ScaleSpace((torch.rand(1, 1, 8, 8),), causal=True),
+            r"must be signals \(B, C, time\), got spatial axes \(2, 3\)",
+        ),
         (lambda: ScaleSpace((SIGNAL, SIGNAL), base=1.5, causal=True), "base must be a finite number that is whole"),
-        (lambda: ScaleSpace((SIGNAL,), origins=((-7.0,),), causal=True), r"sits at 0, got origins \(\(-7.0,\),\)"),
-        (lambda: ScaleSpace((SIGNAL, SIGNAL), steps=(1, 4), causal=True), r"taps .* lie on samples, got \[1.0, 0.5\]"),
+        (lambda: ScaleSpace((SIGNAL,), origins=((-7.0,),), causal=True), r"must be at 0, got origins \(\(-7.0,\),\)"),
+        (lambda: ScaleSpace((SIGNAL, SIGNAL), steps=(1, 4), causal=True), r"must lie on samples, got \[1.0, 0.5\]"),
     ],
 )
 def test_refusals(call, message):

@@ -1,4 +1,4 @@
-"""The axes of space are followed wherever they go; sizes that differ between levels compute like numbers."""
+"""The spatial axes are followed wherever they go; sizes that differ between levels compute like numbers."""
 
 import math
 import operator

@@ -57,15 +57,15 @@ class TestValue:
         ("changes", "message"),
         [
             ({"steps": (1.0, 2.0)}, "each level needs a step and an origin"),
-            ({"steps": (1.0, 0.0, 2.0)}, "steps are positive"),
+            ({"steps": (1.0, 0.0, 2.0)}, "steps must be positive"),
             ({"axes": (2, 2)}, "differ from each other"),
             ({"axes": (2, 3, 4)}, "one number for each of 3 axes"),
             ({"unit": (1.0,)}, "one number for each of 2 axes"),
             ({"origins": ((0.0, 0.0), (0.0, 0.0), (0.0,))}, "one number for each of 2 axes"),
             (CAUSAL | {"base": 1.5}, "causal"),
             (FIELDS | {"first_level": 1, "causal": True}, "signals"),
-            (CAUSAL | {"origins": ((0.0,), (0.0,), (1.0,))}, "newest sample of a causal space sits at 0"),
-            (CAUSAL | {"steps": (1.0, 1.5, 2.0)}, "taps of a causal space lie on samples"),
+            (CAUSAL | {"origins": ((0.0,), (0.0,), (1.0,))}, "newest sample of each causal level must be at 0"),
+            (CAUSAL | {"steps": (1.0, 1.5, 2.0)}, "taps of a causal space must lie on samples"),
         ],
     )
     def test_refuses_what_does_not_fit(self, changes, message):
@@ -77,7 +77,7 @@ class TestValue:
         for move, message in (
             (lambda: grid().keep(0), "can keep 1 to 3"),
             (lambda: grid().keep(4), "can keep 1 to 3"),
-            (lambda: make_grid(2, 3, axes=(3,)), "axes are different ones of 3"),
+            (lambda: make_grid(2, 3, axes=(3,)), "axes must be from 0 to 2"),
             (lambda: turned.permute((1, None)), "none can go alone"),
             (lambda: turned.slide(window_of((3, 3), (1, 2))), "one stride for all axes"),
         ):

@@ -1,4 +1,4 @@
-"""Torch's functions act level by level, follow the axes of space, and refuse what would go wrong in silence."""
+"""Torch's functions act level by level, follow the spatial axes, and refuse what would go wrong in silence."""
 
 import copy
 import operator
@@ -250,7 +250,7 @@ REFUSALS: dict[str, tuple[str, list[Callable[[Any], Any]]]] = {
         ],
     ),
     "merged axes": (
-        "axes of space of shapes .* are merged",
+        "spatial axes of shapes .* are merged",
         [
             lambda x: x.flatten(2),
             lambda x: x.reshape(x.size(0), x.size(1), -1),
@@ -258,7 +258,7 @@ REFUSALS: dict[str, tuple[str, list[Callable[[Any], Any]]]] = {
             lambda x: x.view(2, 4, -1, 1),
         ],
     ),
-    "samples picked one by one": ("one by one", [lambda x: x.select(2, 0)]),
+    "samples picked one by one": ("single samples", [lambda x: x.select(2, 0)]),
     "windows over axes at other places": (
         "permute back first",
         [

@@ -58,9 +58,9 @@ class TestGeometry:
             ((torch.ones(1, 1, 2),), {"origins": ((0,), (0,))}, "needs a step and an origin"),
             ((torch.ones(1, 1, 2),), {"base": 1.0}, "base"),
             ((torch.ones(1, 1, 2),), {"base": [[1.0, 0.0], [0.0, 1.0]]}, "expand"),
-            ((torch.ones(1, 1, 2), torch.ones(1, 1, 2, 2)), {}, "one number of axes"),
+            ((torch.ones(1, 1, 2), torch.ones(1, 1, 2, 2)), {}, "the same number of axes"),
             ((torch.ones(1, 1, 2), torch.ones(1, 1, 1)), {}, r"different sizes need their steps.*x\.map\(function\)"),
-            ((np.ones((1, 1, 2)),), {}, "levels are tensors"),
+            ((np.ones((1, 1, 2)),), {}, "levels must be tensors"),
             (
                 torch.ones(2, 3, 4, 4),
                 {},

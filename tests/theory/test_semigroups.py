@@ -218,7 +218,7 @@ WRONG: Any = "wrap"
         (lambda: ScaleTranslation(np.eye(2), [0, 0, 0]), "agree on the dimension"),
         (lambda: ScaleTranslation(2 * np.eye(2), [0, 0]), "must not upscale"),
         (lambda: ScaleTranslation(np.zeros((2, 2)), [0, 0]), "invertible"),
-        (lambda: ScaleTranslation(0.5, [0]) @ HALF, "one dimension, got 1 and 2"),
+        (lambda: ScaleTranslation(0.5, [0]) @ HALF, "same dimension, got 1 and 2"),
         (lambda: act(ROUGH, ScaleTranslation(0.5, [0]), 0.25), "must have 1 axes"),
         (lambda: act(ROUGH, ScaleTranslation(rotation(0.1), [0, 0]), 0.25), "diagonal A"),
         (lambda: act(ROUGH, ScaleTranslation(0.5, [99, 0]), 0.25), "leave some of the image"),

@@ -171,7 +171,7 @@ def test_names_and_numbers_of_classes(roots, tmp_path):
     ("said", "message"),
     [
         ({"kind": "imagenet"}, r"data\.kind is one of pcam, .*, got 'imagenet'"),
-        ({"mean": [0.5]}, r"data\.mean and data\.std are given together"),
+        ({"mean": [0.5]}, r"data\.mean and data\.std must be given together"),
         ({"batch_size": 0}, r"data\.batch_size is at least 1 .* got 0, 2"),
         ({"workers": -1}, r"data\.workers 0, got 128, -1"),
         ({"holdout": 1.0}, r"data\.holdout is a share between 0 and 1, got 1\.0"),
@@ -194,7 +194,7 @@ def test_wrong_options_are_refused(said, message):
         ("class_folders", {"": 1}, {}, r"data\.holdout 0\.1 of 1 samples leaves none to train with"),
         ("idx", {"train": 9}, {"split": "valid", "seed": None}, "depends on the seed that a network was trained with"),
         ("idx", {"train": 9}, {"limit": 9}, r"data\.limit is from 1 to the size of the training set, 8, got 9"),
-        ("class_folders", {"train": 40, "valid": 25}, {"split": "valid"}, r"valid' has other classes .*: class_2$"),
+        ("class_folders", {"train": 40, "valid": 25}, {"split": "valid"}, r"valid' has different classes .*: class_2$"),
         ("table", {"train": 9}, {"table": "nowhere.csv"}, r"data\.table: there is no file 'nowhere\.csv'"),
         ("masks", {"": 9}, {"split": "test"}, r"data\.root: there is no set 'test'"),
         ("idx", {"valid": 9}, {}, "no file train-images-idx3-ubyte"),

@@ -195,7 +195,7 @@ def test_seconds_are_the_median_after_the_first_batch(digit_set, monkeypatch):
 def test_without_a_network_of_one_level_the_first_is_the_measure(digit_set):
     found = evaluate({"a": leveled(), "b": leveled(1)}, digit_set, limit=4)
     assert found.rows[0].cost == 1
-    with pytest.raises(ValueError, match="tta is for networks of one level, and there is none; use baselines='all'"):
+    with pytest.raises(ValueError, match="tta is for networks with one level, got none; use baselines='all'"):
         evaluate(leveled(), digit_set, tta=[1])
     everywhere = evaluate(leveled(), digit_set, limit=4, tta=[1], baselines="all")
     assert [row.method for row in everywhere.rows] == ["plain", "tta"]
@@ -228,20 +228,25 @@ NO_IMAGES = ArrayImages(torch.zeros(0, 4, 4, dtype=torch.uint8), torch.zeros(0).
 @pytest.mark.parametrize(
     ("models", "data", "arguments", "message"),
     [
-        (network(), None, {"classes": 7}, "'model' answers with 10 classes, and there are 7 in the data"),
-        (network(), None, {"classes": ["a", "b"]}, "'model' answers with 10 classes, and there are 2 in the data"),
-        (network(), None, {"classes": [str(9 - n) for n in range(10)]}, "and the data in the order 9, 8, 7"),
+        (network(), None, {"classes": 7}, "'model' answers with 10 classes, but the data have 7"),
+        (network(), None, {"classes": ["a", "b"]}, "'model' answers with 10 classes, but the data have 2"),
+        (network(), None, {"classes": [str(9 - n) for n in range(10)]}, "but the data 9, 8, 7"),
         (network(), None, {"scales": []}, "at least one scale"),
         (network(), None, {"scales": [-1]}, "scale must be a finite number > 0"),
         (network(), None, {"pool": "median"}, "pool is one of model, mean"),
         (network(), None, {"baselines": "some"}, "baselines is one of one-level, all"),
         (network(), None, {"limit": 0}, "limit must be an integer >= 1"),
         (network(), None, {"metric": "f1"}, "metric is one of accuracy, auroc, nll, got 'f1'"),
-        (NAMED, None, {"classes": list("abcdefghij")}, "has the classes digit 0, .* and the data in the order a, b"),
-        ({"a": network(), "b": network(num_classes=3)}, None, {}, "'b' answers with 3 classes, and there are 10"),
-        (nn.Conv2d(1, 10, 1), None, {}, "answers for every pixel, and the data have classes of images as a whole"),
-        (create_model("cnn", num_classes=3, in_channels=3), Shapes(), {}, "as a whole, and the data .* of every pixel"),
-        (network(), Shapes(), {"scales": [0.5]}, "'model' takes images of 1 channels, and those of 'data' have 3"),
+        (NAMED, None, {"classes": list("abcdefghij")}, "has the classes digit 0, .* but the data a, b"),
+        ({"a": network(), "b": network(num_classes=3)}, None, {}, "'b' answers with 3 classes, but the data have 10"),
+        (nn.Conv2d(1, 10, 1), None, {}, "answers for every pixel, but the data have classes for images as a whole"),
+        (
+            create_model("cnn", num_classes=3, in_channels=3),
+            Shapes(),
+            {},
+            "as a whole, but the data .* for every pixel",
+        ),
+        (network(), Shapes(), {"scales": [0.5]}, "'model' takes images of 1 channels, but those of 'data' have 3"),
         (network(), NO_IMAGES, {}, "there are no images in the set 'data'"),
         ({}, None, {}, "at least one network and one set"),
     ],
@@ -330,8 +335,8 @@ def test_the_command(folder, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--splits", "test_7"], "test_7"),
-        (["--splits", "test_1", "--names", "A"], "--names are 2 different names, one for each network, got A"),
-        (["--splits", "test_1", "--classes", "12"], "'plain' answers with 10 classes, and there are 12 in the data"),
+        (["--splits", "test_1", "--names", "A"], "--names must be 2 different names, one per network, got A"),
+        (["--splits", "test_1", "--classes", "12"], "'plain' answers with 10 classes, but the data have 12"),
         (["--splits", "test_1", "--plot", "a.txt"], "got the suffix '.txt'"),
     ],
 )

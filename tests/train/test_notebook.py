@@ -147,7 +147,7 @@ def test_files_may_differ_in_size_and_hold_the_network(tmp_path):
         (torch.zeros(8, 8), {}, r"a tensor \(B, C, H, W\) or \(C, H, W\), .*got shape \(8, 8\)"),
         (torch.zeros(3, 8, 8, dtype=torch.int64), {}, "images are uint8 or floating point"),
         (torch.full((3, 8, 8), torch.nan), {}, "its scores are not finite"),
-        (torch.zeros(3, 8, 8), {"size": (4, 4)}, r"size is for files, got \(4, 4\); resize a tensor before"),
+        (torch.zeros(3, 8, 8), {"size": (4, 4)}, r"size is for files, got \(4, 4\); resize the tensor first"),
         (torch.zeros(3, 8, 8), {"tile": 4}, "tile is for networks that answer for every pixel, got 4"),
         ("absent.png", {}, "cannot read 'absent.png'"),
     ],

@@ -212,10 +212,10 @@ def test_answers_are_described():
     assert describe_answers(deep.eval()) == (("0", "1", "2"), False)  # smaller images than 128 do not do
     named.card = Card(["one"])
     for model, message in (
-        (named, "card has 1 classes, and its answers 2"),
+        (named, "card has 1 classes, but its answers 2"),
         (nn.Conv2d(3, 3, 3).eval(), r"networks answer with logits .*, got \(1, 3, 1022, 1022\)"),
         (nn.LSTM(32, 3).eval(), "the network does not answer for 1024 x 1024 pixels"),
-        (nn.Conv2d(3, 1, 1).eval(), "two classes or more, and the network has 1"),
+        (nn.Conv2d(3, 1, 1).eval(), "two classes or more, but the network has 1"),
         (nn.Conv2d(3, 2, 1), r"call model.eval\(\) first"),
     ):
         with pytest.raises(ValueError, match=message):

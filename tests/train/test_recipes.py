@@ -161,7 +161,7 @@ OPTIONS: Any = (ModelOptions, DataOptions, OptimizerOptions, LevelOptions, Train
         (["--optimizer.name", "lion"], "optimizer.name"),
         (["--optimizer.lr", "-1"], "lr is above 0"),
         (["--trainer.epochs", "0"], "trainer.epochs"),
-        (["--model.source", "timm:create_model"], "model.name is given alone"),
+        (["--model.source", "timm:create_model"], "model.name must be given alone"),
         (["--model.lift", "4"], "model.lift"),
         (["--model.arguments.num_levels", "4"], "use model.lift.num_levels, not model.arguments.num_levels"),
         (["--model.arguments.lift", "{}"], "use model.lift, not model.arguments.lift"),
@@ -229,7 +229,7 @@ def test_command(made, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "pcam_s_densenet" / "model.safetensors").is_file()
     assert not [line for line in err.splitlines() if "scalespaces" in line or "Warning" in line]
     said = fails(capsys, "train", str(PCAM), *small("pcam", made))
-    assert said.startswith("scalespaces train: error: 'out/pcam_s_densenet' holds a run already; --resume")
+    assert said.startswith("scalespaces train: error: 'out/pcam_s_densenet' already contains a run; --resume")
 
 
 @pytest.mark.slow

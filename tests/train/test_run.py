@@ -121,7 +121,7 @@ def test_checkpoints_run_nothing(tmp_path):
         load_checkpoint(tmp_path / "last.ckpt")
     assert not (tmp_path / "ran").exists()
     (tmp_path / "short.ckpt").write_bytes((tmp_path / "last.ckpt").read_bytes()[:50])
-    with pytest.raises(ValueError, match="no checkpoint, or a damaged one"):
+    with pytest.raises(ValueError, match="not a checkpoint, or is damaged"):
         load_checkpoint(tmp_path / "short.ckpt")
 
 

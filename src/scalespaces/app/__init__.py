@@ -1,3 +1,3 @@
-"""The explorer: a local page that shows scale-spaces, equivariance errors and predictions of one's own images."""
+"""The explorer: a local page that shows scale-spaces, equivariance errors and predictions for your own images."""
 
 __all__: list[str] = []

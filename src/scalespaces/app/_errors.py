@@ -57,9 +57,9 @@ def equivariance(
         image, arguments = loaded.see(image), loaded.model.lift.config
     base, levels = arguments["base"], arguments["num_levels"]
     if not isinstance(base, float):
-        raise ValueError("the explorer measures lifts whose base is a number, and this network's is a matrix")
+        raise ValueError("the explorer measures lifts whose base is a number, but this network's is a matrix")
     if levels < 2:
-        raise ValueError("an equivariance error compares levels, and there is only one; choose 2 levels or more")
+        raise ValueError("an equivariance error compares levels, but there is only one; choose 2 levels or more")
     check_size(arguments, [min(n, side) for n in image.shape[2:]])  # before kernels are computed
     if loaded is not None and network == LOADED:
         module = copy.deepcopy(loaded.model)
@@ -105,10 +105,10 @@ def _explain(table: EquivarianceTable, module: nn.Module, lift: Lift) -> str:
         plain = any(isinstance(m, ScaleAvgPool | ScaleMaxPool) and m.window == "plain" for m in module.modules())
         reasons = {
             "Levels finer than the image are interpolated, and no downscaling undoes that": lift.first_level < 0,
-            "The direct lift blurs the image anew for each level, and blurring twice on coarser pixels is not quite "
-            "blurring once; the cascade repeats one step instead": lift.method == "direct",
-            "Its poolings join neighboring pixels at every level; in a pyramid, neighboring samples": dense and plain,
-            "Samples of its levels do not lie on whole pixels; in a pyramid they need not": dense
+            "The direct lift blurs the image separately for each level, and blurring twice on coarser pixels is not "
+            "quite the same as blurring once; the cascade repeats one step instead": lift.method == "direct",
+            "Its poolings join neighboring pixels at every level; on a pyramid, neighboring samples": dense and plain,
+            "Samples of its levels do not lie on whole pixels; on a pyramid they need not": dense
             and not all(map(float.is_integer, (base, *lift.plan.steps))),
         }
         why = [text for text, holds in reasons.items() if holds] or ["The layers after its lift are not equivariant"]

@@ -1,4 +1,4 @@
-"""Who may use the page: browsers that show it, and no other site that they visit."""
+"""Who may use the page: browsers that show it, but no other site that they visit."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,8 +10,8 @@ _EVERYWHERE = ("0.0.0.0", "::")
 class Guard:
     """ASGI middleware that refuses requests to another host name, or from a page of another site.
 
-    Without it, a site whose name is made to point to this machine could read the page, and any site could post to it.
-    Served at ``0.0.0.0`` or ``::``, the page answers to any name.
+    Without it, a site whose name resolves to this machine could read the page, and any site could post to it. Served at
+    ``0.0.0.0`` or ``::``, the page answers to any name.
     """
 
     def __init__(self, app: Any, host: str) -> None:

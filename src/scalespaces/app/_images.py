@@ -1,4 +1,4 @@
-"""Images from files that may be anything: they come out small, upright and in color, or with a helpful error."""
+"""Images from any file: they come out small, upright and in color, or with a helpful error."""
 
 import os
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def first_picture() -> Picture:
 def read_picture(file: str | os.PathLike[str]) -> Picture:
     """Read a file that may be anything; if it cannot be read, a ValueError names it, without its folder.
 
-    Of several frames the first is read. Transparent parts become white, EXIF turns are made, grays of more than 8 bits
+    Only the first frame is read. Transparent parts become white, EXIF rotations are applied, grays of more than 8 bits
     are divided by their largest value, and larger images are reduced to sides of ``SIDE``. Formats that would start
     another program are refused, and so are files of more than 64 MiB or 67 million pixels (JPEGs that large are read at
     a fraction of their size).
@@ -45,14 +45,14 @@ def read_picture(file: str | os.PathLike[str]) -> Picture:
     name, pillow = repr(path.name), require("PIL.Image", "app")
     if path.is_file() and path.stat().st_size > MOST_BYTES:
         size, most = path.stat().st_size / 2**20, MOST_BYTES // 2**20
-        raise ValueError(f"{name} has {size:.0f} MiB, and images may have {most}; reduce it")
+        raise ValueError(f"{name} has {size:.0f} MiB, but images may have at most {most}; reduce it")
     try:
         pixels, note = decode_file(path, _decode, "app")
     except ValueError as error:
         if isinstance(error.__cause__, pillow.DecompressionBombError):
             raise ValueError(f"{name} has far too many pixels, more than {MOST_PIXELS:,}; reduce it") from error
         if isinstance(error.__cause__, pillow.UnidentifiedImageError):
-            raise ValueError(f"{name} is not an image, or of no known kind; {_KNOWN}") from error
+            raise ValueError(f"{name} is not an image, or of an unknown kind; {_KNOWN}") from error
         raise ValueError(str(error).replace(repr(str(file)), name)) from error
     image = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0).contiguous()
     return Picture(image, path.name, note)

@@ -1,4 +1,4 @@
-"""The page: gradio's components, and which of them shows what."""
+"""The page: gradio's components, and what each of them shows."""
 
 import logging
 import os
@@ -57,7 +57,7 @@ def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
 
 
 def launch(page: Any, host: str, port: int | None) -> str:
-    """Serve the page from a thread of its own, and return its address; it asks no other host for anything."""
+    """Serve the page from a thread of its own, and return its address; it loads nothing from other hosts."""
     theme = _gradio().themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO)
     address: str
     _, address, _ = page.queue(api_open=False).launch(
@@ -96,8 +96,8 @@ def _guarded(gr: Any, status: Any) -> Callable[[Handler], Handler]:
             except (ValueError, OSError, ImportError) as error:
                 message = " ".join(" ".join([str(error), *getattr(error, "__notes__", [])]).split())
             except Exception as error:
-                log.exception("the explorer met an error that it did not expect")
-                message = f"this went wrong; the terminal has details: {type(error).__name__}: {error}"[:300]
+                log.exception("unexpected error in the explorer")
+                message = f"something went wrong; the terminal has details: {type(error).__name__}: {error}"[:300]
             gr.Warning(escape(message))
             return {status: render.problem(message)}
 
@@ -155,11 +155,11 @@ def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
             base = gr.Textbox("2", label="Base", info=about, elem_id="base", **narrow)
             about = "blur of the image itself, a variance"
             zero_scale = gr.Textbox("1/4", label="Zero-scale", info=about, elem_id="zero-scale", **narrow)
-        levels = _slider(gr, (1, MOST_LEVELS, 5, 1), "Levels", "with the finer ones", "number")
-        first = _slider(gr, (-3, 0, 0, 1), "First level", "0 is the image itself; below are finer ones", "first")
+        levels = _slider(gr, (1, MOST_LEVELS, 5, 1), "Levels", "including finer ones", "number")
+        first = _slider(gr, (-3, 0, 0, 1), "First level", "0 is the image itself; negative levels are finer", "first")
         names, about = ["dense", "oversampled", "pyramid"], "every pixel at every level, or coarser and coarser grids"
         sampling = gr.Radio(names, value="pyramid", label="Sampling", info=about, elem_id="sampling")
-        about = "samples where a pyramid has one"
+        about = "samples for each sample of a pyramid"
         oversampling = gr.Number(2, label="Oversampling", info=about, visible=False, elem_id="oversampling")
         about = "direct: one blur for each level, as in the paper; cascade: one step from level to level, exact"
         method = gr.Radio(list(METHODS), value="cascade", label="Method", info=about, elem_id="method")
@@ -189,7 +189,7 @@ def _add_levels(gr: Any, shown: Any, lift: list[Any], changes: list[Any]) -> Non
 
 def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
     with gr.Row():
-        about = "random layers have filters of 2 levels; all but a loaded network have the lift of this page"
+        about = "random layers have filters of 2 levels; all except a loaded network use the lift of this page"
         which = gr.Dropdown(list(NETWORKS), value=LIFT, label="Network", info=about, elem_id="network", scale=2)
         sides, about = [(f"{n} pixels", n) for n in SIDES], "of a square from the middle of the image"
         side = gr.Dropdown(sides, value=257, label="Side", info=about)

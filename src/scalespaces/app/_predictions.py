@@ -51,7 +51,7 @@ class Loaded:
             "lift": f"{lift.num_levels} levels of base {base}, {lift.method}, {dense}",
             "images": f"{'gray' if self.channels == 1 else 'RGB'}, {self.model.smallest_side} pixels a side or more",
             "answers": f"{len(self.classes)} classes" + (" for every pixel" if self.pixels else ""),
-            "classes": ", ".join([*names[:12], *["..."] * (len(names) > 12)]) or "without names: its card has none",
+            "classes": ", ".join([*names[:12], *["..."] * (len(names) > 12)]) or "no names: its card has none",
         }
 
     def see(self, image: Tensor) -> Tensor:
@@ -97,8 +97,8 @@ def load_network(file: str | os.PathLike[str]) -> Loaded:
     except ValueError as error:
         message = str(error).replace(repr(str(path)), repr(path.name))  # without its folder
         raise ValueError(
-            f"{message}. The explorer takes what scalespaces.models.save wrote, except converted networks, whose code "
-            "is not in the file; pickled files, .pt or .pth, are never read"
+            f"{message}. The explorer reads files written by scalespaces.models.save, except converted networks, whose "
+            "code is not in the file; pickled files, .pt or .pth, are never read"
         ) from error
 
 

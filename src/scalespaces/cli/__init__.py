@@ -1,4 +1,4 @@
-"""The command ``scalespaces``: a function for each subcommand, imported when it is called.
+"""The command ``scalespaces``: one function per subcommand, imported when it is called.
 
 It takes the words after the command's name, and returns a namespace, with a function ``run`` that is called with it.
 """
@@ -14,13 +14,13 @@ from scalespaces.cli._arguments import Parser
 __all__ = ["main"]
 
 COMMANDS = {  # name: its module, the function unless it is parse, and its line in the list of commands
-    "demo": ("_demo", "train on digits of one size, recognize them at others, and write a report to look at"),
+    "demo": ("_demo", "train on digits of one size, recognize them at others, and write a report"),
     "equivariance": ("_equivariance", "measure how equivariant random networks are (the paper's figure)"),
     "models": ("_info:parse_list", "list the networks"),
-    "info": ("_info", "what a network costs, layer by layer (the paper's tables)"),
+    "info": ("_info", "print what a network costs, layer by layer (the paper's tables)"),
     "export": ("_export", "write a saved network as ONNX or for torch.export"),
     "data": ("_data", "download, make and check datasets"),
-    "train": ("_train", "train a network by a recipe"),
+    "train": ("_train", "train a network from a recipe"),
     "evaluate": ("_evaluate", "measure networks at several scales, compared with test-time augmentation"),
     "predict": ("_predict", "predict the classes of images, or of their pixels, with a saved network"),
     "app": ("_app", "explore scale-spaces, equivariance and predictions on a local page"),

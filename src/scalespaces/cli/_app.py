@@ -15,8 +15,8 @@ from scalespaces.cli._arguments import Help, Parser, _whole
 FIRST_PORT, PORTS = 7860, 100
 _DESCRIPTION = """\
 Open a page in the browser. It shows the scale-space of your image under any lift and its cost, the equivariance errors
-of networks on it, and what a saved network predicts while the image is zoomed. This machine serves the page to itself;
-nothing is sent anywhere. Ctrl-C ends it.
+of networks on it, and what a saved network predicts while the image is zoomed. By default only this machine can reach
+the page; nothing is sent anywhere. Press Ctrl-C to stop.
 """
 _port = partial(_whole, "from 1 to 65535", range(1, 65536))
 
@@ -27,11 +27,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="scalespaces app", description=_DESCRIPTION, epilog=example, formatter_class=Help)
     parser.set_defaults(run=_run)
     add = parser.add_argument
-    add("--model", metavar="FILE", help="network to start with, .safetensors, as scalespaces.models.save writes it")
+    add("--model", metavar="FILE", help="network to start with, a .safetensors file written by scalespaces.models.save")
     add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
     add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
-    add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is for this machine alone")
-    add("--no-browser", action="store_true", help="print the address, and open no browser")
+    add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is this machine only")
+    add("--no-browser", action="store_true", help="print the address, but do not open a browser")
     return parser.parse_args(words)
 
 
@@ -48,9 +48,9 @@ def _run(args: argparse.Namespace) -> None:
             signal.signal(number, _interrupt)
     try:
         address = launch(page, args.host, port)
-        print(f"scalespaces is at {address} (Ctrl-C ends it)", flush=True)
+        print(f"scalespaces is at {address} (press Ctrl-C to stop)", flush=True)
         if args.host not in ("127.0.0.1", "localhost", "::1"):
-            print("note: everybody who can reach this machine can use the page", file=sys.stderr, flush=True)
+            print("note: everyone who can reach this machine can use the page", file=sys.stderr, flush=True)
         if not args.no_browser:
             webbrowser.open(address)
         threading.Event().wait()
@@ -79,4 +79,4 @@ def _free_port(host: str, port: int | None) -> int:
         except OSError as error:
             reason = error.strerror
     where = f"{host}, " + (f"port {port}" if port is not None else f"any port from {ports[0]} to {ports[-1]}")
-    raise ValueError(f"cannot serve at {where}: {reason}; choose another --port, or leave --port and --host out")
+    raise ValueError(f"cannot serve at {where}: {reason}; choose another --port, or omit --port and --host")

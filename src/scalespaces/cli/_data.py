@@ -21,7 +21,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.set_defaults(run=lambda _: parser.print_help())
     tasks = parser.add_subparsers(dest="task", metavar="TASK", title="tasks")
 
-    text = "Files that are there already stay; an interrupted download resumes. Without NAME, list the datasets."
+    text = "Existing files are kept; an interrupted download resumes. Without NAME, list the datasets."
     add = _task(tasks, "fetch", _fetch, "download a dataset and check its checksums", text, "mnist --to data/mnist")
     add("name", nargs="?", metavar="NAME", help="the dataset")
     add("--to", metavar="FOLDER", help="where the files go (default: data/NAME)")
@@ -35,26 +35,26 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add = _task(kinds, "mnist-scale", _mnist_scale, "MNIST-scale as SESN made it", "", "data/out --source data/mnist")
     _add_digits(add, "10000 2000 50000")
     add("--seeds", type=seed, nargs="+", default=[0, 1, 2, 3, 4, 5], metavar="N", help="one folder for each")
-    add("--scales", type=float, nargs=2, default=[0.3, 1.0], metavar=("LOW", "HIGH"), help="drawn uniformly between")
+    add("--scales", type=float, nargs=2, default=[0.3, 1.0], metavar=("LOW", "HIGH"), help="range of the scales")
 
     text = "A SCALE is relative to the source's pixels; LOW-HIGH is a range."
     add = _task(kinds, "unseen-scale", _unseen_scale, "train at one scale, test at others", text, "data/out")
     _add_digits(add, "50000 10000 10000")
-    add("--train", type=_span, default=1.0, metavar="SCALE", help="of the training images")
-    add("--tests", type=_span, nargs="+", default=[0.5, 1.0, 2.0, 4.0], metavar="SCALE", help="of each test set")
+    add("--train", type=_span, default=1.0, metavar="SCALE", help="scale of the training images")
+    add("--tests", type=_span, nargs="+", default=[0.5, 1.0, 2.0, 4.0], metavar="SCALE", help="scale of each test set")
     add("--canvas", type=positive, metavar="N", help="side of the images (default: four times the source's)")
     add("--place", choices=("center", "random"), default="center", help="where on the canvas")
-    add("--seed", type=seed, default=0, metavar="N", help="of the split, the scales and the places")
+    add("--seed", type=seed, default=0, metavar="N", help="seed of the split, the scales and the places")
 
     text = (
-        "Known are PCam's HDF5 files, Cityscapes' tree, IDX files, a folder images next to a folder masks, images with "
+        "It knows PCam's HDF5 files, Cityscapes' tree, IDX files, a folder images next to a folder masks, images with "
         "a CSV file (columns id and label), a folder for each class, and single files. Every file is read. The exit "
         "code is 2 if anything is wrong."
     )
-    add = _task(tasks, "check", _check, "report what a dataset holds, and what is wrong where", text, "data/pcam")
+    add = _task(tasks, "check", _check, "report what a dataset contains, and what is wrong where", text, "data/pcam")
     add("path", metavar="PATH", help="file or folder")
     add("--labels", metavar="CSV", help="labels of the images (default: a CSV file in or next to PATH)")
-    add("--classes", type=positive, metavar="N", help="number of classes; labels must be below")
+    add("--classes", type=positive, metavar="N", help="number of classes; labels must be below it")
 
     text = "If patches are compressed together, reading one unpacks them all."
     add = _task(tasks, "repack", _repack, "rewrite PCam's patches so that reading is fast", text, "packed.h5 plain.h5")
@@ -74,7 +74,7 @@ def _task(tasks: Any, name: str, run: Any, help: str, more: str, example: str) -
 def _add_digits(add: Any, counts: str) -> None:
     add("out", metavar="OUT", help="folder")
     add("--force", action="store_true", help="overwrite files")
-    add("--source", default="digits", metavar="FOLDER", help="of MNIST's files, or digits")
+    add("--source", default="digits", metavar="FOLDER", help="folder of MNIST's files, or digits")
     text = f"images of each split (default: {counts}, or in these proportions of a smaller source)"
     add("--counts", type=positive, nargs=3, metavar=("TRAIN", "VALID", "TEST"), help=text)
 

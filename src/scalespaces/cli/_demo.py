@@ -20,9 +20,9 @@ from scalespaces.plotting import check_writable
 
 _DESCRIPTION = """\
 Train a plain CNN and a scale-space network with the same parameters on handwritten digits of one size, and test them
-on digits from half to four times that size. Compare them with the CNN under test-time augmentation, and with the CNN
+on digits from half to four times that size. Compare them with the CNN with test-time augmentation, and with the CNN
 trained at all these sizes. The digits come with scikit-learn: nothing is downloaded. It takes about four minutes on two
-cores and writes report.html, which needs no connection, results.json, and the trained network, network.safetensors.
+cores and writes report.html, which works offline, results.json, and the trained network, network.safetensors.
 """
 
 
@@ -74,7 +74,7 @@ def _print(result: Result) -> None:
     for method in result.methods:
         costs = f"{method.cost.predict:.1f}x", f"{method.cost.predict_memory:.1f}x"
         rows.append([method.name, *map(method.per_cent, SIZES), *costs])
-    print(f"\nAccuracy in per cent, by the size of the digits relative to training\n\n{text_table(rows)}")
+    print(f"\nAccuracy in percent, by the size of the digits relative to training\n\n{text_table(rows)}")
     print("\nWhat a network that understands scale should do")
     for verdict in verdicts(result):
         print(f"  {'yes' if verdict.kept else 'no '}  {verdict.promise}:\n       {verdict.measured}")

@@ -41,20 +41,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument_group("image").add_argument
     add("--image", metavar="FILE", help="any image Pillow reads (default: a photograph that comes with the package)")
     add("--size", type=positive, metavar="N", help="side of the center crop, in pixels (default: all of the image)")
-    add("--no-fit", action="store_true", help="do not extend the image to a size at which padding suits all scales")
+    add("--no-fit", action="store_true", help="do not extend the image to a size that suits the padding at all scales")
     add = parser.add_argument_group("network").add_argument
     add("--layers", type=positive, nargs="+", default=[1, 2, 3], metavar="L", help="one network for each number")
     add("--channels", type=positive, default=16, metavar="N", help="channels of each layer")
     add("--filter-levels", type=positive, default=2, metavar="N", help="levels of each filter")
     modes, default = get_args(PaddingMode), ["reflect", "zeros"]
-    add("--padding-mode", choices=modes, nargs="+", default=default, help="outside the image; one or several")
-    add("--scale-padding", choices=SCALE_PADDINGS, default="zeros", help="past the last level")
-    add("--seed", type=seed, default=0, metavar="N", help="of the weights")
+    add("--padding-mode", choices=modes, nargs="+", default=default, help="padding outside the image; one or several")
+    add("--scale-padding", choices=SCALE_PADDINGS, default="zeros", help="padding past the last level")
+    add("--seed", type=seed, default=0, metavar="N", help="seed of the weights")
     add("--double", action="store_true", help="compute in float64 instead of float32")
     add = parser.add_argument_group("lift").add_argument
     add("--levels", type=positive, default=8, metavar="N", help="number of levels")
     add("--base", type=float, default=2.0, metavar="C", help="dilation between levels")
-    add("--zero-scale", type=float, default=0.25, metavar="S0", help="blur the image comes with, a variance")
+    add("--zero-scale", type=float, default=0.25, metavar="S0", help="blur that the image already has, a variance")
     add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"one of {', '.join(KERNELS)}")
     add("--preset", choices=PRESETS, default="recommended", help="recommended: cascade, pyramid; paper: direct, dense")
     add("--method", choices=METHODS, help="the exact lift, or the paper's (default: as --preset)")
@@ -62,7 +62,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument_group("measurement and output").add_argument
     about = "one or several: cascade (D^l), direct (the paper's S), pillow (another resize) (default: as --method)"
     add("--downscaling", choices=DOWNSCALINGS, nargs="+", default=argparse.SUPPRESS, help=about)
-    add("--translations", action="store_true", help="measure equivariance to translations, too")
+    add("--translations", action="store_true", help="also measure equivariance to translations")
     add("--json", metavar="FILE", help="write the errors and settings there")
     add("--plot", metavar="FILE", help="draw the figure there: .png, .pdf, .svg ...")
     return parser.parse_args(words)
@@ -169,7 +169,7 @@ def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
         sizes = [f"{x.shape[3]} x {x.shape[2]}" for x in (image, larger)]
         return larger, (
             f"the image is extended by reflection from {' to '.join(sizes)} pixels, so that its borders are the same "
-            f"at all scales (side {rest} modulo {period}); --no-fit leaves it"
+            f"at all scales (side {rest} modulo {period}); --no-fit keeps the original"
         )
     smaller = side - (side - rest) % period
     return image, (

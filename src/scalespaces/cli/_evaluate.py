@@ -1,4 +1,4 @@
-"""``scalespaces evaluate``: networks at several scales, compared with what people do about scale."""
+"""``scalespaces evaluate``: networks at several scales, compared with the usual ways to handle scale."""
 
 import argparse
 from collections.abc import Sequence
@@ -33,33 +33,33 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.set_defaults(run=_run)
     add = parser.add_argument
     add("files", nargs="+", metavar="MODEL", help="networks, .safetensors")
-    add("--names", nargs="+", metavar="NAME", help="one for each network (default: of their files or folders)")
+    add("--names", nargs="+", metavar="NAME", help="one name per network (default: from their files or folders)")
     add_source(parser)
     pool = "how levels are combined: by the network itself, or by pooling their logits"
     add("--pool", choices=get_args(LevelPool), default="model", help=pool)
     add = parser.add_argument_group("images").add_argument
     kinds = get_args(Kind)
-    add("--kind", choices=kinds, required=True, metavar="KIND", help=f"of the data: {', '.join(kinds)}")
-    add("--root", required=True, metavar="FOLDER", help="of the data")
+    add("--kind", choices=kinds, required=True, metavar="KIND", help=f"kind of the data: {', '.join(kinds)}")
+    add("--root", required=True, metavar="FOLDER", help="folder of the data")
     add("--splits", nargs="+", default=["test"], metavar="NAME", help="sets: test, valid, train, or any IDX set's name")
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this before anything else")
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
     add("--table", metavar="CSV", help="labels (pcam_folder, table), if not in a file named after the split")
-    add("--seed", type=seed, metavar="N", help="of the training, where a set is held out of the training set")
-    add("--holdout", type=float, default=0.1, metavar="PART", help="of the training set that was held out")
+    add("--seed", type=seed, metavar="N", help="seed used in training, if a set is held out of the training set")
+    add("--holdout", type=float, default=0.1, metavar="PART", help="part of the training set that was held out")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
     add("--limit", type=positive, metavar="N", help="measure only N images of each set, evenly spread over it")
     add = parser.add_argument_group("scales").add_argument
     add("--scales", type=float, nargs="+", default=[1.0], metavar="SCALE", help="resize images by each of these")
-    add("--tta", type=float, nargs="+", metavar="SCALE", help="test-time augmentation: mean over these")
-    add("--select", type=float, nargs="+", metavar="SCALE", help="select the most certain of these")
+    add("--tta", type=float, nargs="+", metavar="SCALE", help="test-time augmentation: mean over these scales")
+    add("--select", type=float, nargs="+", metavar="SCALE", help="take the most certain answer at these scales")
     add("--baselines", choices=get_args(Baselines), default="one-level", help="networks to run with --tta and --select")
     add = parser.add_argument_group("computation and output").add_argument
-    add("--batch", type=positive, default=64, metavar="N", help="images seen at once")
-    add("--tile", type=positive, metavar="N", help="side of the windows through which large images are segmented")
+    add("--batch", type=positive, default=64, metavar="N", help="images per batch")
+    add("--tile", type=positive, metavar="N", help="side of the windows in which large images are segmented")
     add("--workers", type=natural, default=0, metavar="N", help="processes that read images")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
-    add("--metric", metavar="NAME", help="of table and plot (default: accuracy, or average_precision for pixels)")
+    add("--metric", metavar="NAME", help="the metric to show (default: accuracy, or average_precision for pixels)")
     add("--json", metavar="FILE", help="write all results there, classes and settings included")
     add("--plot", metavar="FILE", help="draw the metric against scale there: .png, .pdf, .svg ...")
     return parser.parse_args(words)
@@ -119,9 +119,9 @@ def _names(files: Sequence[str], given: Sequence[str] | None) -> list[str]:
     """A name for each network: the given ones, or those of the files, or of their folders."""
     if given is not None:
         if len(given) != len(files) or len(set(given)) < len(given):
-            raise ValueError(f"--names are {len(files)} different names, one for each network, got {' '.join(given)}")
+            raise ValueError(f"--names must be {len(files)} different names, one per network, got {' '.join(given)}")
         return list(given)
     if len(set(files)) < len(files):
-        raise ValueError(f"networks are different files, got {' '.join(files)}")
+        raise ValueError(f"networks must be different files, got {' '.join(files)}")
     choices = [[Path(file).stem for file in files], [Path(file).absolute().parent.name for file in files], list(files)]
     return next(names for names in choices if len(set(names)) == len(names))

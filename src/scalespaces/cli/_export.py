@@ -16,9 +16,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="scalespaces export",
         description="Write a network that scalespaces.models.save wrote as ONNX (opset 18) or as a program of "
-        "torch.export. Batch, height and width stay free for base 2 in pyramid sampling. Otherwise they are fixed, "
-        "and a note says so. The result is run on random images, ONNX in onnxruntime, and the file is only put in "
-        "place if the numbers agree with PyTorch's.",
+        "torch.export. Batch, height and width stay dynamic for base 2 in pyramid sampling. Otherwise they are fixed, "
+        "and a note says so. The result is run on random images (ONNX in onnxruntime), and the file is only "
+        "written if the numbers agree with PyTorch's.",
         epilog="example: scalespaces export model.safetensors model.onnx --normalize",
     )
     parser.set_defaults(run=_run)
@@ -27,13 +27,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("out", metavar="OUT", help="file to write: .onnx or .pt2")
     add_source(parser)
     add = parser.add_argument_group("shapes").add_argument
-    size = "height and width where they are fixed (default: the paper's for its networks, else 224 224)"
+    size = "height and width, if they are fixed (default: the paper's for its networks, else 224 224)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
-    add("--batch", type=positive, default=1, metavar="N", help="number of images where it is fixed (default: 1)")
+    add("--batch", type=positive, default=1, metavar="N", help="batch size, if it is fixed (default: 1)")
     add("--static", action="store_true", help="fix batch, height and width in any case")
     add = parser.add_argument_group("graph").add_argument
     add("--levels", action="store_true", help="also write the scores of each level: outputs level_0, level_1, ...")
-    add("--normalize", action="store_true", help="take raw images: put the normalization in the file into the graph")
+    add("--normalize", action="store_true", help="take raw images: add the network's normalization to the graph")
     return parser.parse_args(words)
 
 
@@ -41,7 +41,7 @@ def _run(args: argparse.Namespace) -> None:
     check_format(args.out)
     network: Any = models.load(args.file, args.model and build(args.model))
     if models.Card.of(network).mean and not args.normalize:
-        print("note: images must come in normalized; --normalize puts it into the graph", file=sys.stderr)
+        print("note: images must be normalized first; --normalize adds that to the graph", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("size", "batch", "static", "levels", "normalize")}
     with progress(f"exporting to {args.out}"):
         exported = models.export(network, args.out, **options)

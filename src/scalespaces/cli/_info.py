@@ -37,7 +37,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         prog="scalespaces info",
         description="Print a network's table, layer by layer: the shape of the output as [levels, height, width, "
         "channels], parameters, multiply-adds and activations; and the totals compared with the plain baseline's. "
-        "Nothing is computed, so any size will do. Settings that are not given are those of --preset.",
+        "Nothing is computed, so any size works. Settings that are not given come from --preset.",
         argument_default=argparse.SUPPRESS,
     )
     parser.set_defaults(run=_run)
@@ -45,20 +45,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("model", metavar="MODEL", help="a name that `scalespaces models` lists")
     size = "channels, height and width of the image (default: the paper's, 3 96 96 or 3 992 992)"
     add("--input", type=positive, nargs=3, metavar=("C", "H", "W"), help=size)
-    add("--json", nargs="?", const="-", metavar="FILE", help="write JSON there; without FILE, print it and no table")
+    add("--json", nargs="?", const="-", metavar="FILE", help="write JSON there; without FILE, print JSON, no table")
     add = parser.add_argument_group("network").add_argument
     add("--preset", choices=PRESETS, help="recommended: cascade, pyramid, dilated windows; paper: direct, dense, plain")
     add("--classes", type=positive, dest="num_classes", metavar="N", help="number of classes")
-    add("--levels", type=positive, dest="num_levels", metavar="S", help="levels that are pooled in the end")
+    add("--levels", type=positive, dest="num_levels", metavar="S", help="number of levels that are pooled at the end")
     deep = "levels of the filters where the paper's are deep, or one number for every place"
     add("--filter-levels", type=positive, nargs="+", metavar="K", help=deep)
-    add("--scale-padding", choices=SCALE_PADDINGS, help="past the last level")
-    add("--window", choices=WINDOWS, help="windows of the poolings")
+    add("--scale-padding", choices=SCALE_PADDINGS, help="padding past the last level")
+    add("--window", choices=WINDOWS, help="windows of the pooling layers")
     add = parser.add_argument_group("lift").add_argument
     add("--base", type=float, metavar="C", help="dilation between levels")
-    add("--zero-scale", type=float, metavar="S0", help="blur the image comes with, a variance")
+    add("--zero-scale", type=float, metavar="S0", help="blur that the image already has, a variance")
     add("--method", choices=METHODS, help="the exact lift, or the paper's")
-    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense or oversampling, a number")
+    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense, or a number for oversampling")
     add("--first-level", type=int, metavar="K", help="number of the first level; negative for finer ones")
     return parser.parse_args(words)
 

@@ -33,29 +33,29 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         description="Predict with a saved network. A classifier writes a CSV file with a row for each image: file, "
         "predicted class, and the probability of each class. A network for segmentation writes a folder with a palette "
         "PNG of class numbers for each image, and legend.json: the classes, their colors, and their shares of each "
-        "image. Every file is written whole or not at all.",
+        "image. Every file is written completely or not at all.",
         epilog="example: scalespaces predict model.safetensors slides/ --out predictions.csv",
     )
     parser.set_defaults(run=_run)
     add = parser.add_argument
     add("file", metavar="MODEL", help="the network, .safetensors")
-    add("images", nargs="+", metavar="IMAGE", help="images, or folders: all images in them, and in the folders in them")
+    add("images", nargs="+", metavar="IMAGE", help="images, or folders whose images are all used, subfolders included")
     add("--out", required=True, metavar="OUT", help="CSV file (classification) or folder (segmentation) to write")
-    add("--force", action="store_true", help="overwrite what is there")
+    add("--force", action="store_true", help="overwrite existing files")
     add("--skip-errors", action="store_true", help="leave out images that cannot be used, and list them")
     group = parser.add_argument_group("network")
     add_source(group)
     add = group.add_argument
-    add("--pool", choices=get_args(LevelPool), default="model", help="over levels (default: as the network does)")
-    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto, the best there is)")
-    add("--batch", type=positive, default=32, metavar="N", help="images, or windows, seen at once (default: 32)")
+    add("--pool", choices=get_args(LevelPool), default="model", help="pooling over levels (default: the network's own)")
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto, the best available)")
+    add("--batch", type=positive, default=32, metavar="N", help="images or windows per batch (default: 32)")
     add = parser.add_argument_group("classification").add_argument
     size = "resize all images to this, as data.size did in training"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
     add = parser.add_argument_group("segmentation").add_argument
-    tile = "side in pixels of the windows through which larger images are seen (default: images of up to 4 million "
-    add("--tile", type=positive, metavar="N", help=f"{tile}pixels are seen whole, others in windows of {predict.TILE})")
-    add("--overlap", type=natural, metavar="N", help="of those windows, in pixels (default: a quarter of --tile)")
+    tile = "side in pixels of the windows for large images (default: images of up to 4 million "
+    add("--tile", type=positive, metavar="N", help=f"{tile}pixels as a whole, others in windows of {predict.TILE})")
+    add("--overlap", type=natural, metavar="N", help="pixels that windows share (default: a quarter of --tile)")
     add("--overlay", action="store_true", help="also write NAME.overlay.png: the classes' colors on the image")
     return parser.parse_args(words)
 
@@ -83,7 +83,7 @@ def _find(given: Sequence[str]) -> dict[Path, Path]:
         elif path.exists():
             found[path] = Path(path.name)
         else:
-            raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
+            raise FileNotFoundError(f"no file or folder {str(path)!r}")
     if not found:
         folders = ", ".join(map(repr, given))
         raise ValueError(f"no images in {folders}; files that end in {', '.join(SUFFIXES)} are looked for")
@@ -95,7 +95,7 @@ def _refuse_sources(args: argparse.Namespace, files: Iterable[Path], written: It
     read = {file.resolve() for file in [*files, Path(args.file)]}
     for path in written:
         if path.resolve() in read:
-            raise ValueError(f"{str(path)!r} would be overwritten, and is an input of the prediction; change --out")
+            raise ValueError(f"{str(path)!r} would be overwritten, but it is an input of the prediction; change --out")
 
 
 def _check_any(done: int, skipped: Skipped) -> None:
@@ -108,7 +108,7 @@ def _write_table(
 ) -> None:
     for option in ("overlay", "tile", "overlap"):
         if getattr(args, option):
-            raise ValueError(f"--{option} is for networks that answer for every pixel, and this one classifies images")
+            raise ValueError(f"--{option} is for networks that answer for every pixel, but this one classifies images")
     _refuse_sources(args, files, [Path(args.out)])
     counts: Counter[str] = Counter()
     options = {"batch": args.batch, "pool": args.pool, "size": args.size, "skipped": skipped}
@@ -132,10 +132,10 @@ def _write_masks(
     if args.size is not None:
         raise ValueError("--size is for classification: masks are as large as their images")
     if len(classes) > 256:
-        raise ValueError(f"masks have 256 classes at most, and the network has {len(classes)}")
+        raise ValueError(f"masks have 256 classes at most, but the network has {len(classes)}")
     out, colors = Path(args.out), predict.palette(classes)
     if out.is_file():
-        raise NotADirectoryError(f"masks go into a folder, and {args.out!r} is a file")
+        raise NotADirectoryError(f"masks go into a folder, but {args.out!r} is a file")
     targets: dict[Path, list[Path]] = {}
     taken: dict[Path, Path] = {}
     suffixes = (".png", ".overlay.png") if args.overlay else (".png",)
@@ -144,7 +144,7 @@ def _write_masks(
         for target in targets[file]:
             if (other := taken.setdefault(target, file)) != file:
                 both = f"{str(other)!r} and {str(file)!r}"
-                raise ValueError(f"{both} would both be written as {str(target)!r}; predict them apart")
+                raise ValueError(f"{both} would both be written as {str(target)!r}; predict them separately")
     _refuse_sources(args, files, [*taken, out / "legend.json"])
     images: dict[str, Any] = {}
     for file in progress(files, "predicting"):

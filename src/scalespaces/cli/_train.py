@@ -14,15 +14,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
     parser = recipe_parser(
         prog="scalespaces train [RECIPE]",
-        description="Train a network by a recipe, a YAML file with the keys below. Any of them can be given as an "
+        description="Train a network from a recipe, a YAML file with the keys below. Any of them can be given as an "
         "option instead. To use several devices or machines, start it with torchrun or SLURM: torchrun "
         "--nproc-per-node 4 -m scalespaces train ... . --resume continues an interrupted run exactly.",
         epilog="example: scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 --seed 1",
     )
     add = parser.add_argument
-    add("--out", help="folder of the results (default: out/ and the name of the recipe)")
+    add("--out", help="folder for the results (default: out/NAME, after the recipe)")
     add("--resume", action="store_true", help="continue from the last checkpoint in --out, if there is one")
-    add("--force", action="store_true", help="start over if --out holds a run already")
+    add("--force", action="store_true", help="start over if --out already contains a run")
     if not words:
         return argparse.Namespace(run=lambda _: parser.print_help())
     file = None if words[0].startswith("-") else words[0]

@@ -1,4 +1,4 @@
-"""Is a dataset whole? What it holds, and what is wrong where."""
+"""Is a dataset complete? What it contains, and what is wrong where."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ class Report:
 
     @contextmanager
     def noting(self, where: str | Path) -> Iterator[None]:
-        """Turn an error into a problem of a file or set, and go on."""
+        """Turn an error into a problem of a file or set, and continue."""
         try:
             with warnings.catch_warnings(action="ignore"):  # of files that are left out, which are noted
                 yield
@@ -44,7 +44,7 @@ class Report:
             self.note(skipped or {str(where): str(error).removeprefix(repr(str(where))).strip()})
 
     def read(self, name: str, folder: Path, kind: Kind, split: str, table: Path | None, num_classes: int) -> None:
-        """Read all image files of a set, and note what it holds and what had to be left out."""
+        """Read all image files of a set, and note what it contains and what had to be left out."""
         with self.noting(name):
             dataset = open_whole(folder, kind, split, table, num_classes, "skip")
             if isinstance(dataset, ImageFiles):
@@ -53,14 +53,14 @@ class Report:
 
 
 def check_dataset(path: str | Path, *, table: str | Path | None = None, num_classes: int | None = None) -> Report:
-    """Read all of a dataset, and report what it holds and what is wrong.
+    """Read a whole dataset, and report what it contains and what is wrong.
 
-    The names of files show what it is: PCam's files, Cityscapes' tree, IDX files, ``images`` and ``masks``, images with
-    a table of labels, a folder for each class, or a single HDF5, IDX or image file.
+    The kind of dataset follows from the names of its files: PCam's files, Cityscapes' tree, IDX files, ``images`` and
+    ``masks``, images with a table of labels, a folder for each class, or a single HDF5, IDX or image file.
 
     Args:
         path: file or folder.
-        table: CSV file with the labels of the images in the folder; by default, one in it or ``labels.csv`` next to it.
+        table: CSV file with the labels of the images; by default, one in the folder or ``labels.csv`` next to it.
         num_classes: labels must be below this; by default, they are only checked if the format has a limit.
     """
     path = Path(path)

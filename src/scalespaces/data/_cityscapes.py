@@ -28,7 +28,7 @@ class Cityscapes(ImageFiles[Path]):
     """A split of Cityscapes: ``leftImg8bit/{split}/{city}/*_leftImg8bit.png`` and ``gtFine/.../*_gtFine_labelIds.png``.
 
     Args:
-        root: the folder that holds ``leftImg8bit`` and ``gtFine``.
+        root: the folder that contains ``leftImg8bit`` and ``gtFine``.
         split: ``"train"``, ``"val"`` or ``"test"`` (whose annotations are blank).
         crop: side or ``(height, width)`` of random crops, 992 in the paper; whole images by default.
         flip: mirror half of the images left to right.
@@ -65,7 +65,7 @@ class Cityscapes(ImageFiles[Path]):
         super().__init__(images, samples, problems, on_error, crop=crop, flip=flip, seed=seed)
 
     def load(self, file: Path, target: Path) -> tuple[Tensor, Tensor]:
-        """The whole image and its 19 classes. Numbers without a meaning are refused, not ignored."""
+        """The whole image and its 19 classes. Undefined numbers raise an error."""
         image, mask = read_pair(file, target)
         if int(mask.max()) >= NUM_IDS:
             check_labels(mask.numpy(), NUM_IDS, f"numbers in {str(target)!r}")

@@ -63,22 +63,22 @@ REMOTES = {
     ),
 }
 BY_HAND = {
-    "cityscapes": "Cityscapes can be downloaded after a registration: register at "
+    "cityscapes": "Cityscapes can only be downloaded after registration: register at "
     "https://www.cityscapes-dataset.com, download leftImg8bit_trainvaltest.zip (11 GB) and "
     "gtFine_trainvaltest.zip (241 MB), and unzip both in one folder"
 }
 
 
 def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bool = False) -> list[Path]:
-    """Download a dataset and return its files. Those that are there stay, and an interrupted download resumes.
+    """Download a dataset and return its files. Existing files stay, and an interrupted download resumes.
 
-    A file appears under its name when it is whole and its checksum is right. Until then it is called ``*.part``.
+    A file gets its final name once it is complete and its checksum is right. Until then it is called ``*.part``.
 
     Args:
         name: ``"mnist"``, ``"fashion-mnist"`` or ``"pcam"``.
         folder: where the files go.
         mirror: address of another folder with the same files.
-        force: replace files that are there with another checksum, and download unpacked ones again.
+        force: replace existing files that have another checksum, and download unpacked ones again.
     """
     if name in BY_HAND:
         raise ValueError(BY_HAND[name])

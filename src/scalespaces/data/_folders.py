@@ -31,9 +31,9 @@ class NothingLeftError(ValueError):
 class ImageFiles(ImageDataset, Generic[T]):
     """Images in files, each with a target: a label, or the file of a mask that :meth:`load` of a subclass reads.
 
-    ``problems`` are what is wrong already, by file. With ``on_error="raise"``, a dataset with problems is refused, and
-    broken files are when they are read. With ``"skip"``, every file is read now, and what is wrong is left out, counted
-    in a warning, and listed in ``skipped``: a dictionary of file and reason.
+    ``problems`` are those already known, by file. With ``on_error="raise"``, they raise an error now, and broken files
+    raise one when they are read. With ``"skip"``, every file is read now, and files with problems are left out, counted
+    in a warning, and listed in ``skipped``, a dictionary of files and reasons.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ImageFiles(ImageDataset, Generic[T]):
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        index = range(len(self))[index]  # refuses those past the end
+        index = range(len(self))[index]  # an IndexError past the end
         image, target = self.load(*self.samples[index])
         if self.crop is None and not self.flip:
             return image, target
@@ -122,8 +122,8 @@ class ClassFolders(ImageFiles[int]):
 
     Args:
         root: the folder; images may lie deeper in the folder of their class.
-        size: side or ``(height, width)`` that all images are brought to; as they are by default.
-        deep: read images of more than 8 bits, and all as float32.
+        size: side or ``(height, width)`` that all images are resized to; by default they keep their sizes.
+        deep: also read images of more than 8 bits, and return all as float32.
         on_error: ``"raise"``, or ``"skip"`` to leave out empty classes and unreadable images, with a warning.
 
     Shape:
@@ -131,7 +131,7 @@ class ClassFolders(ImageFiles[int]):
     """
 
     def __init__(self, root: str | Path, *, size: Size = None, deep: bool = False, on_error: OnError = "raise") -> None:
-        problems = dict.fromkeys(map(str, image_files(root, deep=False)), "lies outside of the folders of the classes")
+        problems = dict.fromkeys(map(str, image_files(root, deep=False)), "lies outside the class folders")
         found = {Path(root, name): image_files(Path(root, name)) for name in folder_classes(root)}
         problems |= {str(folder): "is a class without images" for folder, files in found.items() if not files}
         found = {folder: files for folder, files in found.items() if files}
@@ -171,7 +171,7 @@ class LabeledFolder(ImageFiles[int]):
             where, file = f"{table}:{line}", by_name.get(name)
             named.add(file)
             if file is None:
-                problems[where] = f"names {name!r}, which is no image in {str(root)!r}"
+                problems[where] = f"names {name!r}, which is not an image in {str(root)!r}"
             elif not (label.isascii() and label.isdecimal() and int(label) < num_classes):
                 problems[where] = f"has the label {label!r} for {name!r}; labels are from 0 to {num_classes - 1}"
             elif labels.setdefault(file, int(label)) != int(label):

@@ -40,7 +40,7 @@ def write_idx(file: str | Path, array: np.ndarray) -> None:
     """Write an IDX file; compressed if its name ends in ``.gz``, and then always to the same bytes."""
     codes = {np.dtype(dtype).newbyteorder("="): code for code, dtype in TYPES.items()}
     if array.dtype not in codes:
-        raise ValueError(f"an IDX file holds one of {', '.join(map(str, codes))}, got {array.dtype}")
+        raise ValueError(f"an IDX file contains one of {', '.join(map(str, codes))}, got {array.dtype}")
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, codes[array.dtype], array.ndim, *array.shape)
     data = header + array.astype(array.dtype.newbyteorder(">")).tobytes()
     with replacing(file) as draft:
@@ -48,7 +48,7 @@ def write_idx(file: str | Path, array: np.ndarray) -> None:
 
 
 def read_idx_images(folder: str | Path, split: str = "train", num_classes: int = 10) -> ArrayImages:
-    """Read a set of MNIST, Fashion-MNIST or ``scalespaces data make``; ``"test"`` finds MNIST's ``t10k``, too."""
+    """Read a set of MNIST, Fashion-MNIST or ``scalespaces data make``; ``"test"`` also finds MNIST's ``t10k``."""
 
     def find(part: str) -> Path | None:
         names = [split, "t10k"] if split == "test" else [split]

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 
 def keyed_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The generator of everything that is random about a sample in an epoch; the numbers are at least 0."""
+    """The generator for everything random about a sample in an epoch; all arguments are at least 0."""
     return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=(int(epoch), int(index))))
 
 
@@ -17,7 +17,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
     """Images with their labels or masks, and random numbers that are keyed by (seed, epoch, sample).
 
     Images are uint8 tensors ``(C, H, W)``, a quarter of the size of float32. Convert whole batches on the device, with
-    :func:`~scalespaces.data.to_unit`. The ``seed`` is that of crops and flips, if the dataset makes any.
+    :func:`~scalespaces.data.to_unit`. The ``seed`` is for crops and flips, if the dataset makes any.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -31,7 +31,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Key the random numbers by this epoch from now on, in the workers of loaders too."""
+        """Key the random numbers by this epoch from now on, also in the workers of data loaders."""
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._epoch.fill_(epoch)

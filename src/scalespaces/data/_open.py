@@ -1,4 +1,4 @@
-"""The one door: open a dataset of any kind by its folder, its kind and a split."""
+"""Open a dataset of any kind, given its folder, its kind and a split."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from scalespaces.data._pcam import PCam, PCamFolder
 from scalespaces.data._scales import split_classes
 
 Kind = Literal["pcam", "pcam_folder", "cityscapes", "idx", "class_folders", "table", "masks"]
-ANY = 2**31  # a number of classes that refuses no label
+ANY = 2**31  # so many classes that every label is valid
 SPLITS = ("train", "valid", "test")
 _NAMES = {"valid": ("valid", "val", "validation"), "val": ("val", "valid", "validation")}
 
@@ -35,8 +35,8 @@ def open_dataset(
 ) -> ImageDataset:
     """Open a split of a dataset, or hold it out of the training set if it has no files of its own.
 
-    The options are those of a recipe's data; layouts that do not have them ignore them, and ``crop``, ``flip`` and
-    ``limit`` are for the training set alone. Without a ``seed``, nothing can be held out.
+    The options are those of a recipe's data. Layouts ignore options that they do not have, and ``crop``, ``flip`` and
+    ``limit`` apply only to the training set. Without a ``seed``, nothing can be held out.
     """
     root = Path(root)
     if not root.exists():
@@ -50,7 +50,7 @@ def open_dataset(
     dataset = open_whole(folder, kind, split if own else "train", file, num_classes, on_error, **options)
     if isinstance(dataset, ClassFolders) and dataset.classes != classes_in(root):  # they are numbered in their order
         differ = ", ".join(sorted(set(classes_in(root)) ^ set(dataset.classes)))
-        raise ValueError(f"{str(folder)!r} has other classes than the training set: {differ}")
+        raise ValueError(f"{str(folder)!r} has different classes from the training set: {differ}")
     chosen = np.arange(len(dataset))
     if not own:
         if seed is None:
@@ -91,9 +91,9 @@ def open_whole(
 
 
 def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = None) -> tuple[Path, Path | None, bool]:
-    """The folder of a split, its table, and whether these are its own: otherwise they are the training set's.
+    """The folder of a split, its table, and whether these are its own; otherwise they are the training set's.
 
-    A training set counts as its own if there is a validation set, too; otherwise that has to be held out of it.
+    A training set counts as its own if there is also a validation set; otherwise that has to be held out of it.
     """
     if kind in ("pcam", "cityscapes"):
         return root, None, True

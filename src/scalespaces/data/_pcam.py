@@ -29,8 +29,8 @@ def pcam_file(split: str, part: str) -> str:
 class PCam(ImageDataset):
     """A split of PatchCamelyon in the official HDF5 files. Each patch is read when it is needed.
 
-    Each process opens the file for itself, so loaders may fork or spawn workers. Patches stored plain, or compressed
-    one by one, are fast to read at random; ``scalespaces data repack`` rewrites other files.
+    Each process opens the file for itself, so data loaders may fork or spawn workers. Patches that are stored plain, or
+    compressed one by one, are fast to read at random; ``scalespaces data repack`` rewrites other files.
 
     Args:
         root: the folder with ``camelyonpatch_level_2_split_{split}_{x,y}.h5``.
@@ -47,7 +47,7 @@ class PCam(ImageDataset):
         self.file, labels = (Path(root) / pcam_file(split, part) for part in ("x", "y"))
         for file in (self.file, labels):
             if not file.exists() and file.with_name(file.name + ".gz").exists():
-                raise FileNotFoundError(f"'{file}.gz' must be unpacked to be read at random: gunzip it")
+                raise FileNotFoundError(f"'{file}.gz' must be unpacked before it can be read at random: gunzip it")
             if not file.exists():
                 raise FileNotFoundError(f"no file {str(file)!r}; `scalespaces data fetch pcam` downloads it")
         self._handle: tuple[int, Any, Any] | None = None

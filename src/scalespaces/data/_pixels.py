@@ -96,8 +96,8 @@ def read_pixels(file: str | Path, *, deep: bool = False, size: tuple[int, int] |
     """Read an image as ``(3, H, W)`` bytes. Grays are repeated, palettes looked up, transparency is dropped.
 
     Images of more than 8 bits per pixel are refused, unless ``deep``: then 8 and 16 bits become float32 from 0 to 1,
-    and floating point stays as it is. Of color images with 16 bits per channel, Pillow reads the upper 8. ``size`` is
-    the height and width to bring the image to, by bicubic resampling and a center crop.
+    and floating point stays as it is. Pillow reads only the upper 8 bits of color images with 16 bits per channel. The
+    image is brought to ``size``, (height, width), by bicubic resampling and a center crop.
     """
     pillow = require("PIL.Image", "train")
 
@@ -127,7 +127,7 @@ def read_mask(file: str | Path) -> Tensor:
 
     def decode(picture: Any) -> Tensor:
         if picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I"):
-            raise Refused(f"is no mask: it has mode {picture.mode}; masks are gray or palette images of class numbers")
+            raise Refused(f"is not a mask: it has mode {picture.mode}; masks are gray or palette images of classes")
         return torch.from_numpy(np.array(picture).astype(np.int64))
 
     return decode_file(file, decode)

@@ -33,11 +33,11 @@ def mnist_scale(
     counts: Sequence[int] | None = None,
     scales: Span = (0.3, 1.0),
 ) -> dict[str, ArrayImages]:
-    """MNIST-scale, as SESN made it: digits of scales drawn uniformly, on a canvas of their own size.
+    """MNIST-scale, as SESN made it: digits at uniformly drawn scales, on a canvas of the original size.
 
-    Every seed splits the pooled digits anew, with the classes in their proportions; SESN averages over the six seeds
-    from 0 to 5. Interpolation is bicubic without antialiasing, as in SESN. The random draws are ours, so that single
-    digits differ from SESN's.
+    Every seed splits the pooled digits differently, with the classes in their proportions; SESN averages over the six
+    seeds from 0 to 5. Interpolation is bicubic without antialiasing, as in SESN. The random draws are our own, so
+    single digits differ from SESN's.
 
     Args:
         images, labels: all digits, ``(N, H, W)`` uint8, and their classes, ``(N,)``.
@@ -61,9 +61,9 @@ def unseen_scales(
     counts: Sequence[int] | None = None,
     seed: int = 0,
 ) -> dict[str, ArrayImages]:
-    """Train at one scale, test at others: in the manner of MNIST Large Scale, or of STIR with ranges and random places.
+    """Train at one scale, test at others: like MNIST Large Scale, or with ranges and random places like STIR.
 
-    Every test set shows the same objects, so that the sets differ in scale alone.
+    Every test set shows the same objects, so the sets differ only in scale.
 
     Args:
         images, labels, seed: as in :func:`mnist_scale`.
@@ -143,10 +143,10 @@ def split_classes(labels: np.ndarray, counts: Sequence[int], seed: int) -> list[
 def rescale(
     image: np.ndarray, scale: float, canvas: int, shift: tuple[float, float] = (0, 0), *, antialias: bool = True
 ) -> np.ndarray:
-    """Show a gray image ``scale`` times its size, not rounded to whole pixels, in the middle of a black canvas.
+    """Show a gray image at ``scale`` times its size, not rounded to whole pixels, in the middle of a black canvas.
 
-    Interpolation is bicubic. ``shift`` is the rows and columns from the middle. With ``antialias``, the kernel is wider
-    when scaling down (Pillow's ``resize``); without, it is not (its ``transform``, as in SESN).
+    Interpolation is bicubic. ``shift`` is the distance from the middle in rows and columns. With ``antialias``, the
+    kernel is wider when scaling down (Pillow's ``resize``); without, it is not (Pillow's ``transform``, as in SESN).
     """
     if not scale > 0:
         raise ValueError(f"scale must be above 0, got {scale}")

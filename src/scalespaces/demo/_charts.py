@@ -70,7 +70,7 @@ def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool
         ends = apart([y(100 * method.mean(SIZES[-1])) for method in methods], 20)
         drawn += [_text(m.name, edge + 4, at + 5, f"label {m.key}") for m, at in zip(methods, ends, strict=True)]
     numbers = "; ".join(f"{m.name}: {', '.join(per_cent(m.mean(size)) for size in SIZES)}" for m in methods)
-    label = f"Accuracy in per cent at sizes {', '.join(map(named, SIZES))}. {numbers}."
+    label = f"Accuracy in percent at sizes {', '.join(map(named, SIZES))}. {numbers}."
     kind = f"chart {'wide' if wide else 'narrow'}"
     return element("svg", *drawn, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, class_=kind)
 
@@ -79,7 +79,7 @@ def plot(result: Result, path: str | os.PathLike[str]) -> Any:
     """Draw a line for each method, a band for the spread over seeds, and a digit at each size below the axis."""
     path, methods = check_writable(path), result.methods[::-1]  # ours first: thin lines are drawn over the thick one
     lines = {method.name: [(size, 100 * method.mean(size)) for size in SIZES] for method in methods}
-    figure = plot_over_scales(lines, ylabel="accuracy, per cent")
+    figure = plot_over_scales(lines, ylabel="accuracy, percent")
     ax = figure.axes[0]
     for method, line in zip(methods, ax.lines, strict=True):
         low, high = ([100 * (method.mean(s) + sign * (method.spread(s) or 0)) for s in SIZES] for sign in (-1, 1))

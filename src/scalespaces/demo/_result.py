@@ -43,7 +43,7 @@ class Method:
         return statistics.stdev(row[SIZES.index(size)] for row in self.accuracy) if len(self.accuracy) > 1 else None
 
     def per_cent(self, size: float) -> str:
-        """The mean and the spread in per cent, such as ``98.1 ± 1.2``."""
+        """The mean and the spread in percent, such as ``98.1 ± 1.2``."""
         return per_cent(self.mean(size), self.spread(size))
 
 
@@ -129,7 +129,7 @@ def verdicts(result: Result) -> list[Verdict]:
     over_tta, tta_at = least_gain(tta, SIZES)
     over_select, select_at = least_gain(select, SIZES)
     lowest = f"at most {_points(-drop)}, at size {worst:g}" if drop else "equal at all sizes"
-    at_trained = f"{_points(gain)} ({per_cent(at_home)} and {per_cent(cnn.mean(TRAINED))} per cent)"
+    at_trained = f"{_points(gain)} ({per_cent(at_home)} and {per_cent(cnn.mean(TRAINED))} percent)"
     time = f"in {share:.2f} of its time ({ours.cost.predict:.1f} and {tta.cost.predict:.1f} times the CNN's)"
     as_accurate = "At every size at least as accurate as the CNN with"
     rows = [
@@ -150,5 +150,5 @@ def _points(difference: float) -> str:
 
 
 def per_cent(*values: float | None) -> str:
-    """A mean and its spread in per cent: 98.1 ± 1.2."""
+    """A mean and its spread in percent: 98.1 ± 1.2."""
     return " ± ".join(f"{100 * value:.1f}" for value in values if value is not None)

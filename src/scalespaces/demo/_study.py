@@ -99,7 +99,7 @@ def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[
 
 
 def train_all(seed: int, settings: Settings) -> Trial:
-    """Train the CNN, the CNN with scale jitter, and the scale-space network. All have as many parameters."""
+    """Train the CNN, the CNN with scale jitter, and the scale-space network. All have the same number of parameters."""
     images, numbers = digits()
     learned, tested = split_classes(numbers, (settings.train, settings.test), seed)
     labels = torch.from_numpy(numbers)

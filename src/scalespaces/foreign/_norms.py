@@ -76,7 +76,7 @@ def _matmul(func: Callable, input: Any, other: Any, **kwargs: Any) -> ScaleSpace
 
 
 def _check_channels(x: Any, func: Callable, axes: Sequence[int]) -> None:
-    """Refuse functions whose parameters belong to axes that are those of space."""
+    """Refuse functions whose parameters belong to spatial axes."""
     taken = [a for a in x.axes if a in [b % x.ndim for b in axes]] if isinstance(x, ScaleSpace) else []
     if any(shape[a] != 1 for shape in x.shapes for a in taken):
         raise ValueError(
@@ -87,7 +87,7 @@ def _check_channels(x: Any, func: Callable, axes: Sequence[int]) -> None:
 
 @instead_of("expand", "new_zeros", "new_ones", "new_full", "new_empty")
 def _fresh(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
-    """Sizes that are given need be those of no grid."""
+    """Given sizes need not be those of a grid."""
     x = check_space(input)
     levels = each(func, x, *args, **kwargs)
     same = x.dims and x.ndim == levels[0].ndim
@@ -98,6 +98,6 @@ def _fresh(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
 
 @instead_of("relu")
 def _relu(func: Callable, input: Any, inplace: bool = False) -> ScaleSpace:
-    """The most frequent call of all, past the checks of ``F.relu``."""
+    """The most frequent call of all, without the checks of ``F.relu``."""
     relu = torch.relu_ if inplace else torch.relu
     return check_space(input).on([relu(level) for level in input.levels])

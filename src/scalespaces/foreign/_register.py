@@ -1,4 +1,4 @@
-"""How a function of ours takes the place of one of torch's, and what all of them need."""
+"""How our functions replace torch's, and what all of them need."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def on_grid(x: Any, func: Callable, dims: int) -> ScaleSpace:
     if x.dims:
         check_grid(x)
     if x.ndim != dims + 2:
-        raise ValueError(f"{name_of(func)} slides over {dims} axes of space, got levels of shapes {x.shapes}")
+        raise ValueError(f"{name_of(func)} slides over {dims} spatial axes, got levels of shapes {x.shapes}")
     if x.dims == dims:
         return x
     if x.dims == 0 and all(n == 1 for shape in x.shapes for n in shape[2:]):

@@ -79,7 +79,7 @@ def _interpolate(
     factor = _factors(x, size, scale_factor)
     if factor is None:  # the same size at all levels: that of the image as a whole
         if any(isinstance(n, PerLevel) for n in size or ()):
-            raise ValueError(f"interpolation of levels {x.shapes} to {size} is not by one factor for all levels")
+            raise ValueError(f"interpolation of levels {x.shapes} to {size} does not use one factor for all levels")
         return x.on([plain(level, k, size) for k, level in enumerate(x.levels)], x.grid.flatten())
     levels: list[Tensor] = []
     exact = scale_factor is not None and not recompute_scale_factor
@@ -94,7 +94,7 @@ def _interpolate(
             if antialias or mode not in LINEAR + NEAREST:
                 raise ValueError(
                     f"interpolation by mode={mode!r}, antialias={antialias} with taps {x.spacing(k):g} samples apart "
-                    'is not there; use sampling="pyramid", or mode "nearest" or "bilinear"'
+                    'is not supported; use sampling="pyramid", or mode "nearest" or "bilinear"'
                 )
             lattices, base = lattices_of(x, k)
             for axis, f in enumerate(factor, 2):

@@ -1,9 +1,9 @@
-r"""Interpolation and transposed convolution with taps that are spread.
+r"""Interpolation and transposed convolution with taps that are several samples apart.
 
-A level whose taps are :math:`q` samples apart is made of :math:`q` lattices, and to a filter each of them is all there
-is. Made :math:`f` times finer, sample :math:`q u + r` of the result is sample :math:`u` of a plain operation on the
+A level whose taps are :math:`q` samples apart is made of :math:`q` lattices, and a filter sees only one of them. When
+it is made :math:`f` times finer, sample :math:`q u + r` of the result is sample :math:`u` of a plain operation on the
 lattice that begins :math:`r / f` samples later. Between samples it is interpolated, from neighbors :math:`c^v` apart,
-the largest power that divides :math:`r`: the same sample has no closer ones when the image comes downscaled.
+the largest power that divides :math:`r`: in a downscaled image the same sample has no closer ones.
 """
 
 import math
@@ -37,7 +37,7 @@ def interpolate_spread(
     align_corners: bool,
     ratio: float,
 ) -> Tensor:
-    """One axis of a level made finer by ``factor``, to ``size`` samples, each of its ``spacing`` lattices by itself.
+    """Make one axis of a level finer by ``factor``, to ``size`` samples, each of its ``spacing`` lattices by itself.
 
     ``ratio`` samples of a lattice go into one of the result; ``mode`` and ``align_corners`` are those of F.interpolate.
     """
@@ -86,7 +86,7 @@ def transpose_spread(
 ) -> Tensor:
     """Run a transposed convolution ``plain`` of strides ``factor`` on each of the ``spacing`` lattices per axis.
 
-    The results are woven together, to at most ``size`` samples.
+    The results are interleaved, to at most ``size`` samples.
     """
     for axis in range(2, f.ndim):
         f = _lattices(f, axis, spacing, base, factor[axis - 2])

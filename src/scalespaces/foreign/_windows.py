@@ -103,7 +103,7 @@ def _slide(
 
 
 def _pad_for(window: Window, level: Tensor, spacing: Any, ceil_mode: bool) -> list[tuple[int, int]]:
-    """The samples that padding, and windows that hang out at the end, need on each side."""
+    """The samples that padding, and windows that reach past the end, need on each side."""
     whole = as_integer(spacing)
     if whole is None:
         raise ValueError(f"this pooling needs taps on samples, got {spacing} samples between them; use a pyramid")
@@ -203,7 +203,7 @@ def _avg_pool(
         if divisor_override is not None:
             return sums / divisor_override
         counted = level.new_ones(1, 1, *level.shape[2:])
-        if count_include_pad:  # but not what hangs out
+        if count_include_pad:  # but not what reaches past the end
             whole = as_integer(spacing) or 1
             inner = [(before * whole, after * whole) for before, after in window.padding]
             counted = pad(counted, inner, value=1.0)

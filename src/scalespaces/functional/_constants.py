@@ -1,4 +1,4 @@
-"""Tensors made of plain numbers: computed once, and sent to a device once."""
+"""Tensors made from plain numbers: computed once, and sent to a device once."""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from scalespaces._torch import is_transformed
 
 
 def sent(make: Callable[..., tuple], arguments: tuple, like: Tensor) -> tuple:
-    """What a function of plain numbers makes, first of all a tensor, which is sent to a device only once."""
+    """The result of a function of plain numbers; its first item, a tensor, is sent to a device only once."""
     if lasts(like):
         return _sent(make, arguments, like.device, like.dtype)
     tensor, *others = make(*arguments)
@@ -32,7 +32,7 @@ def _sent(make: Callable[..., tuple], arguments: tuple, device: torch.device, dt
 
 
 def at_least(taps: Tensor, like: Tensor, make: Callable[..., tuple], *arguments: Any) -> Tensor:
-    """Taps in the precision of a tensor: made anew where a module keeps them in a lower one."""
+    """Taps in the precision of a tensor, computed again if a module keeps them in a lower one."""
     if taps.dtype.itemsize < like.dtype.itemsize and not taps.is_meta:
         return sent(make, arguments, like)[0]
     return taps.to(like)

@@ -56,7 +56,7 @@ def scale_conv(
         padding_mode: what lies outside the image: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``;
             before a causal record only zeros or replicate.
         scale_padding: what lies past the last level: ``"zeros"`` (the paper), ``"replicate"`` (the last level again),
-            or ``"valid"``: nothing, so ``k - 1`` fewer levels come out, each of them exact.
+            or ``"valid"``: nothing, so ``k - 1`` fewer levels are returned, each of them exact.
 
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4)
@@ -161,7 +161,7 @@ def _check_whole(x: ScaleSpace, window: Window) -> None:
 
 
 def check_scale_padding(scale_padding: str, num_levels: int, depth: int) -> int:
-    """The number of levels that come out."""
+    """The number of levels that are returned."""
     check_choice("scale_padding", scale_padding, SCALE_PADDINGS)
     if scale_padding != "valid":
         return num_levels

@@ -34,8 +34,8 @@ def correlate(
 ) -> Tensor:
     r"""Correlate with taps ``spacing`` samples apart: :math:`\sum_y w(y)\, x(z + M (d y - p))`, :math:`M` the spacing.
 
-    An integer spacing is a dilated convolution. Otherwise each tap is shared out linearly among the samples around
-    it, which makes one plain convolution with a larger filter. Padding counts taps, so it grows with the spacing.
+    An integer spacing is a dilated convolution. Otherwise each tap is distributed linearly among the samples around it,
+    which gives one plain convolution with a larger filter. Padding counts taps, so it grows with the spacing.
     """
     conv, stride = CONV[len(window.size)], window.stride
     spread = spread or spread_window(window, spacing)
@@ -82,9 +82,9 @@ def _shares(offsets: tuple, matrix: tuple | float) -> tuple[Tensor, tuple[int, .
     return torch.as_tensor(share), low, box
 
 
-@functools.lru_cache(maxsize=256)  # of arrays: a tensor made while torch exports would be a fake one
+@functools.lru_cache(maxsize=256)  # as arrays: a tensor made during torch.export would be a fake one
 def _share_out(offsets: tuple, matrix: tuple | float) -> tuple[NDArray, tuple[int, ...], tuple[int, ...]]:
-    """How each tap at ``matrix @ offset`` is shared out among the samples of the smallest box around all of them."""
+    """How each tap at ``matrix @ offset`` is distributed among the samples of the smallest box around all of them."""
     taps = np.stack(np.meshgrid(*offsets, indexing="ij"), -1).reshape(-1, len(offsets))
     position = taps * matrix if isinstance(matrix, float) else taps @ np.array(matrix).T
     position = np.where(np.abs(position - np.rint(position)) < 1e-9, np.rint(position), position)

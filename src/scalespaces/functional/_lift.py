@@ -36,7 +36,7 @@ METHODS = ("cascade", "direct")  # the exact one, and the paper's
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """How one level is made: a level before it, blurred and read at every ``ratio``-th sample.
+    """How one level is made: an earlier level, blurred and read at every ``ratio``-th sample.
 
     ``taps`` are ``spacing`` samples apart. A fractional ratio has a kernel for every phase, hence no taps of its own.
     """
@@ -80,7 +80,7 @@ def plan_lift(
     num_levels, first_level = check_integer("num_levels", num_levels, 1), check_integer("first_level", first_level)
     if not -num_levels < first_level <= 0:
         raise ValueError(
-            f"first_level is 0, or negative with level 0 still among the {num_levels} levels, got {first_level!r}"
+            f"first_level must be 0, or negative with level 0 still among the {num_levels} levels, got {first_level!r}"
         )
     if not (math.isfinite(truncation) and truncation > 0):
         raise ValueError(f"truncation is a positive number of standard deviations, got {truncation}")
@@ -169,16 +169,16 @@ def lift(
 
     .. math:: f_k = G(\cdot, t_k) * f_0, \qquad t_k = s_0 (c^{2k} - 1)
 
-    The defaults are what we recommend. The paper's lift is ``sampling="dense", method="direct"``.
+    The defaults are recommended. The paper's lift is ``sampling="dense", method="direct"``.
 
     Args:
         image: ``(B, C, H, W)``, of any size; ``(B, C, time)`` with ``dims=1``, ``(B, C, D, H, W)`` with ``dims=3``.
         num_levels: how many levels, upsampled ones included. A level whose taps are so far apart that a single sample
-            is left says nothing: you are warned of it.
+            is left is useless, and causes a warning.
         base: dilation :math:`c > 1` between levels; or an expansion matrix, in dense sampling.
-        first_level: number of the first level; negative puts levels in front that are finer than the image (linear
-            interpolation, outside the claims of exactness). Level 0 is always the image itself, not a copy of it.
-        zero_scale: :math:`s_0`, the variance (not the standard deviation) of the blur the image comes with.
+        first_level: number of the first level; if negative, the first levels are finer than the image (by linear
+            interpolation, and not exact). Level 0 is always the image itself, not a copy of it.
+        zero_scale: :math:`s_0`, the variance (not the standard deviation) of the blur that the image already has.
         sampling: ``"pyramid"`` keeps every :math:`c^k`-th sample at level :math:`k`, ``"dense"`` all of them, a number
             :math:`r \ge 1` something between (steps :math:`\max(1, c^k / r)`).
         method: ``"cascade"`` takes one step :math:`D` (blur by :math:`s_0 (c^2 - 1)`, resample by :math:`c`) from each
@@ -189,7 +189,7 @@ def lift(
         truncation: radius of the kernels in standard deviations.
         dims: number of spatial axes: 1 for signals, 2 for images, 3 for volumes.
 
-    A pixel that is not finite spoils more of the coarser levels than the kernels reach: mask such pixels before.
+    A pixel that is not finite spoils more of the coarser levels than the kernels reach: mask such pixels first.
 
     Example:
         >>> lift(torch.rand(1, 3, 40, 30), num_levels=3)
@@ -220,7 +220,7 @@ def check_dims(dims: int, base: Base = 2.0) -> int:
 
 
 def check_images(image: Any, dims: int) -> Tensor:
-    """Return a batch of images with that many spatial axes; say what to do with anything else."""
+    """Return a batch of images with that many spatial axes; the error for anything else says what to do."""
     check_dims(dims)
     if not isinstance(image, Tensor):
         raise ValueError(f"expected a tensor of {_SHAPES[dims]}, got {type(image).__name__}")
@@ -231,9 +231,9 @@ def check_images(image: Any, dims: int) -> Tensor:
         came = tuple(image.shape)
         raise ValueError(f"expected {_SHAPES[dims]}, got shape {came}{'; ' if remedy else ''}{remedy}")
     if not image.is_floating_point():
-        raise ValueError(f"an image holds floating-point numbers, got {image.dtype}; convert it with image.float()")
+        raise ValueError(f"an image needs floating-point numbers, got {image.dtype}; convert it with image.float()")
     if 0 in image.shape[2:]:
-        raise ValueError(f"an image has at least one sample along every axis, got shape {tuple(image.shape)}")
+        raise ValueError(f"an image must have at least one sample along every axis, got shape {tuple(image.shape)}")
     return image
 
 
@@ -241,7 +241,7 @@ def check_images(image: Any, dims: int) -> Tensor:
 def most_levels(size: tuple[int, ...], base: Base, first_level: int = 0) -> int:
     """How many levels an image has room for: those whose taps, :math:`c^k` apart, meet two samples along every axis.
 
-    On a pyramid these are neighboring samples. Axes along which the image itself has a single sample do not count.
+    On a pyramid these are neighboring samples. Axes along which the image itself has a single sample are ignored.
     """
     room, levels = min([n for n in size if n > 1], default=1), 1 - first_level
     stretch = base if isinstance(base, float) else float(np.linalg.norm(base, 2))
@@ -251,7 +251,7 @@ def most_levels(size: tuple[int, ...], base: Base, first_level: int = 0) -> int:
 
 
 def warn_of_single_samples(image: Tensor, plan: LiftPlan) -> None:
-    """Say it when coarse levels have a single sample left; symbolic sizes (torch.export) have no number."""
+    """Warn when coarse levels have a single sample left; symbolic sizes (torch.export) are not checked."""
     size = tuple(image.shape[2:])
     if torch.compiler.is_compiling() or not all(map(is_known, size)):
         return
@@ -351,7 +351,7 @@ def _fractional_band(x: Tensor, n: int, plan: LiftPlan, stage: Stage) -> Band:
     """The band of a fractional ratio. One kernel blurs and resamples: interpolation would add a blur of its own."""
     if not isinstance(n, int):
         raise ValueError(f"base {plan.base} resamples at fractional steps, which needs a static image size, got {n}")
-    n = operator.index(n)  # so that torch.compile takes it for a constant
+    n = operator.index(n)  # so that torch.compile treats it as a constant
     blocks, start, step = sent(_fractional_blocks, (plan, stage, n), x)
     return Band(blocks, count(n, stage.ratio), start, step)
 

@@ -49,9 +49,9 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
 
     Args:
         x: levels on grids.
-        size: the result lies on the pixels of the lifted image: ``size`` of them, counted from the first one, so that
-            the image's own size brings strided features back to the image, aligned (in a causal space, counted back
-            from the newest). Left out, the grid of level 0.
+        size: the result lies on the pixels of the lifted image: ``size`` of them, counted from the first one (in a
+            causal space, back from the newest), so that the image's own size aligns strided features with the image. By
+            default, the grid of level 0.
 
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4)
@@ -66,7 +66,7 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
     else:
         size, unit, origin = per_axis(size, x.dims, "size"), (1.0,) * x.dims, (0.0,) * x.dims
         if any(n < 1 for n in size):
-            raise ValueError(f"size is one positive number for each of {x.dims} axes, got {size}")
+            raise ValueError(f"size must be one positive number for each of {x.dims} axes, got {size}")
     steps = [to / now for to, now in zip(unit, x.unit, strict=True)]
     levels = tuple(read_level(x, k, steps, origin, size) for k in range(x.num_levels))
     return x.on(levels, x.grid.align(unit, origin))
@@ -75,7 +75,7 @@ def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpa
 def feature_pyramid(x: ScaleSpace) -> dict[str, Tensor]:
     r"""The levels as a feature pyramid: level :math:`k` with step :math:`c^k`, keyed by its number.
 
-    This is what detection and segmentation heads on feature pyramids take, whatever the sampling.
+    Detection and segmentation heads take such pyramids. It works for every sampling.
     """
     check_space(x)
     if not isinstance(x.base, float):
@@ -91,8 +91,8 @@ def feature_pyramid(x: ScaleSpace) -> dict[str, Tensor]:
 def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
     r"""The semigroup's action on lifted functions, :math:`f_k(z) \mapsto f_{k+n}(c^n z)`.
 
-    This is what becomes of the levels of an image when the image is downscaled by :math:`c^n`, so a network is
-    equivariant if it commutes with it. The last ``n`` levels are lost.
+    This is what happens to the levels of an image when the image is downscaled by :math:`c^n`, so a network is
+    equivariant if it commutes with this. The last ``n`` levels are lost.
 
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 1, 16, 16), num_levels=3)

@@ -22,7 +22,7 @@ Corners = tuple[tuple[Tensor, Tensor], ...]
 
 
 def fold(index: Tensor, size: int, mode: PaddingMode) -> Tensor:
-    """Where an index outside ``0 .. size - 1`` reads from, however far outside."""
+    """Where an index outside ``0 .. size - 1`` reads from, at any distance."""
     if mode == "replicate":
         return index.clip(0, size - 1)
     if mode == "circular":
@@ -62,7 +62,7 @@ def pad(x: Tensor, amounts: Sequence[tuple[int, int]], mode: PaddingMode = "zero
 def lead(
     window: Window, level: Tensor, spacing: float, mode: PaddingMode = "zeros", value: float = 0.0
 ) -> tuple[Tensor, Window]:
-    """Put the padding of a causal window in front of the level; what a stride leaves over is cut off in front, too."""
+    """Put the padding of a causal window in front of the level; the remainder of a stride is also cut off in front."""
     if not window.causal:
         return level, window
     apart, (before, _) = int(spacing), window.padding[0]

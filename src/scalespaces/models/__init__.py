@@ -1,4 +1,4 @@
-"""The paper's networks and a small CNN, by name or as classes, and the blocks they are made of."""
+"""The paper's networks and a small CNN, by name or as classes; conversion of other CNNs, files and export."""
 
 from scalespaces.models._convert import ConversionError, Converted, convert
 from scalespaces.models._convnet import ConvNet

@@ -1,4 +1,4 @@
-"""Small CNNs with levels: the one that SESN compares on MNIST-scale, and one with random weights."""
+"""Small CNNs with levels: SESN's baseline for MNIST-scale, and one with random weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class ConvNet(NamedNetwork):
     number of parameters does not depend on the number of levels.
 
     Args:
-        channels: channels of each convolution; there is a pooling after each but the last.
+        channels: channels of each convolution; each except the last is followed by pooling.
         kernel_size: height and width of the filters.
         grid: cells along each side of the grid that the last features are pooled to.
         hidden: channels of the hidden layer.
@@ -110,7 +110,7 @@ class ConvNet(NamedNetwork):
         init: str = "he",
     ) -> None:
         if not channels:
-            raise ValueError("channels has one number for each convolution, got none")
+            raise ValueError("channels needs one number for each convolution, got none")
         deep = per_place(filter_levels, [True] * len(channels))
         layout = [entry for k in deep for entry in (k, None)][:-1]
         super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)

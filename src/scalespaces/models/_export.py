@@ -46,7 +46,7 @@ class Exported:
     smallest: int | None  # height and width, of a shape that is not fixed
     outputs: tuple[str, ...]  # their names
     difference: float  # the largest from PyTorch's outputs, relative to the largest output
-    notes: tuple[str, ...]  # what is not as one might expect, and why
+    notes: tuple[str, ...]  # what may be unexpected, and why
 
     @property
     def dynamic(self) -> bool:
@@ -72,27 +72,27 @@ def export(
 ) -> Exported:
     """Write a network as ONNX (``.onnx``, opset 18) or as a program of torch.export (``.pt2``).
 
-    Batch, height and width stay free when the levels have steps :math:`2^k` (base 2 in pyramid sampling), from the
-    ``smallest`` side that leaves the last level two samples. For other networks sizes are fixed, and ``notes`` give
+    Batch, height and width stay dynamic when the levels have steps :math:`2^k` (base 2 in pyramid sampling), from the
+    ``smallest`` side that leaves the last level two samples. For other networks sizes are fixed, and ``notes`` gives
     the reason. The file is read back, run on random images of odd and even sizes (in onnxruntime if it is ONNX) and
     compared with PyTorch; it appears only if they agree to 1e-4 of the largest output.
 
     Args:
-        model: a network that takes images; it is left as it is. It is exported in evaluation mode.
+        model: a network that takes images; it is not changed. It is exported in evaluation mode.
         path: of the file, which ends in ``.onnx`` or ``.pt2``.
-        size: height and width where they are fixed; those of the registered network, or 224, when left out.
-        batch: number of images where it is fixed.
+        size: height and width, if they are fixed; by default those of the registered network, or 224.
+        batch: number of images, if it is fixed.
         static: fix batch, height and width in any case.
-        levels: also give the scores of every level, for a network that has levels.
-        normalize: put the input normalization of the network's :class:`~scalespaces.models.Card` into the graph.
+        levels: also return the scores of every level, for a network that has levels.
+        normalize: add the input normalization of the network's :class:`~scalespaces.models.Card` to the graph.
 
     The file's outputs are called ``output`` for a single tensor, ``level_0`` and so on for levels, keys and numbers for
-    nests. Its metadata holds the card (``scalespaces`` in ONNX, the extra file ``scalespaces.json`` in a ``.pt2``).
+    nested ones. Its metadata has the card (``scalespaces`` in ONNX, the extra file ``scalespaces.json`` in a ``.pt2``).
     """
     path, model = check_format(path), uncompiled(model)
     card = Card.of(model)
     if normalize and not card.mean:
-        raise ValueError("the network has no normalization to put into the graph; give it a Card with mean and std")
+        raise ValueError("the network has no normalization to add to the graph; give it a Card with mean and std")
     if levels and not isinstance(model, ScaleNetwork):
         raise ValueError(f"levels=True needs a network with levels, got a {type(model).__name__}; convert it first")
     graph = _Graph(copy.deepcopy(model), card if normalize else Card(), levels)
@@ -111,7 +111,7 @@ def export(
             except (OSError, ImportError):
                 raise
             except Exception as error:
-                reason = f"torch {torch.__version__} cannot keep them free: {_first_line(error)}"
+                reason = f"torch {torch.__version__} cannot keep them dynamic: {_first_line(error)}"
         if reason is not None:
             job.notes.append(f"batch, height and width are fixed at {batch}, {height} and {width}: {reason}")
         try:
@@ -133,14 +133,14 @@ def check_format(path: str | os.PathLike[str]) -> Path:
 
 
 def _why_static(model: nn.Module) -> str | None:
-    """The reason why sizes cannot be free, if there is one."""
+    """The reason why sizes cannot be dynamic, if there is one."""
     if not isinstance(model, ScaleNetwork) or model.lift.num_levels == 1:
         return None
     lift = model.lift
     if lift.base != 2:
-        return f"they are free for base 2, and this is base {lift.base}"
+        return f"they are dynamic for base 2, but this is base {lift.base}"
     steps = [2.0 ** (k + lift.first_level) for k in range(lift.num_levels)]
-    return None if list(lift.plan.steps) == steps else f"they are free in pyramid sampling, and this is {lift.sampling}"
+    return None if list(lift.plan.steps) == steps else f"dynamic sizes need a pyramid, but this is {lift.sampling}"
 
 
 def _first_line(error: Exception) -> str:
@@ -175,7 +175,7 @@ def _named(value: Any, name: str = "") -> dict[str, Tensor]:
     elif isinstance(value, list | tuple):
         value = dict(enumerate(value))
     elif not isinstance(value, Mapping):
-        raise ValueError(f"outputs are tensors, and dictionaries, lists and tuples of them, got {type(value).__name__}")
+        raise ValueError(f"outputs must be tensors, or dicts, lists and tuples of them, got {type(value).__name__}")
     return {
         key: tensor
         for part, item in value.items()
@@ -197,10 +197,10 @@ class _Job:
                 graph.float()
                 self.dtype = torch.float32
             if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
-                raise ValueError("an ONNX file of one piece ends at 2 GB, and this network is larger; export .pt2")
+                raise ValueError("a single ONNX file is limited to 2 GB, but this network is larger; export .pt2")
 
     def dynamic(self, channels: int, side: int, more: Sequence[Sequence[int]]) -> Exported:
-        """Export with free batch, height and width, traced with images of about that side."""
+        """Export with dynamic batch, height and width, traced with images of about that side."""
         free = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
         image = self.image((2, channels, side, side + 3))
         program = torch.export.export(self.graph, (image,), dynamic_shapes=(free,), strict=False)
@@ -224,7 +224,7 @@ class _Job:
             differences = torch.tensor([self.difference(run, shape) for shape in shapes])
             if not bool((differences <= TOLERANCE).all()):
                 amount = f"by {differences.max():.1e} of the largest output, more than {TOLERANCE:g}"
-                raise ValueError(f"what was exported differs from PyTorch {amount}; nothing was written")
+                raise ValueError(f"the exported network differs from PyTorch {amount}; nothing was written")
         return Exported(self.path, shape, smallest, outputs, float(differences.max()), tuple(self.notes))
 
     def image(self, shape: Sequence[int]) -> Tensor:
@@ -279,7 +279,7 @@ def _read_onnx(path: Path) -> Callable[[Tensor], Any]:
 
 
 def _remainder(self: Any, other: Any) -> Any:
-    """The remainder as ONNX has it: torch's own translation knows no divisor that is a size."""
+    """The remainder as ONNX has it: torch's own translation does not support a size as divisor."""
     op: Any = require("onnxscript", "export").opset18
     other = op.CastLike(other, self)
     if self.dtype.is_floating_point():
@@ -289,7 +289,7 @@ def _remainder(self: Any, other: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch tells its developers."""
+    """Silence messages that torch has for its developers."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

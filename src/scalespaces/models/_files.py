@@ -1,4 +1,4 @@
-"""Networks in files: safetensors with a description of the network they hold."""
+"""Networks in files: safetensors with a description of the network."""
 
 import json
 import math
@@ -39,10 +39,10 @@ Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a network into a safetensors file, from which :func:`load` builds the same network.
 
-    The file holds the ``state_dict`` under its own names. The metadata's entry ``scalespaces`` holds as JSON the name
-    and arguments of the architecture, or the arguments of the conversion; the network's
+    The file contains the ``state_dict`` under its own names. The metadata's entry ``scalespaces`` contains, as JSON,
+    the name and arguments of the architecture, or the arguments of the conversion; the network's
     :class:`~scalespaces.models.Card`; and the version of the library. Tensors that share memory are written under each
-    of their names. The file appears whole or not at all.
+    of their names. The file is written completely or not at all.
 
     Args:
         model: made by :func:`~scalespaces.models.create_model` or :func:`~scalespaces.models.convert`.
@@ -55,7 +55,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     if not (isinstance(model, Converted) or isinstance(config.get("name"), str)):
         raise ValueError(
             "networks made by scalespaces.models.create_model or scalespaces.convert can be saved, got a "
-            f"{type(model).__name__} with no config; of others, save the state_dict with safetensors.torch.save_file"
+            f"{type(model).__name__} with no config; for others, save the state_dict with safetensors.torch.save_file"
         )
     card = Card.of(model)
     card.check(config)
@@ -67,7 +67,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     try:
         text = json.dumps(document, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the arguments of a network are plain values that JSON can hold, got {config}") from error
+        raise ValueError(f"the arguments of a network must be plain values, as in JSON, got {config}") from error
     state = {name: _dense(name, tensor) for name, tensor in model.state_dict().items()}
     if not isinstance(model, Converted):
         tensors = {name: (tuple(tensor.shape), _KINDS[tensor.dtype]) for name, tensor in state.items()}
@@ -80,7 +80,7 @@ def _dense(name: str, tensor: Any) -> Tensor:
     """The tensor as safetensors takes it: in memory of its own, on the CPU."""
     given = [str(getattr(tensor, key, type(tensor).__name__)) for key in ("dtype", "layout", "device")]
     if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in _KINDS:
-        raise ValueError(f"a file holds dense tensors of real numbers, got {', '.join(given)} for {name!r}")
+        raise ValueError(f"a file contains only dense tensors of real numbers, got {', '.join(given)} for {name!r}")
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -91,12 +91,12 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, device: Any = "cpu")
 def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device: Any = "cpu") -> nn.Module:
     """Read a network that :func:`save` wrote, in evaluation mode, with its :class:`~scalespaces.models.Card`.
 
-    Files are not trusted: nothing in them is run, and a file that is damaged, foreign or absurd raises a ``ValueError``
-    before its tensors are read. Data types are the file's. The global random state is left as it was.
+    Files are not trusted: no code in them is run, and a file that is damaged, foreign or absurd raises a ``ValueError``
+    before its tensors are read. Data types are those of the file. The global random state is left as it was.
 
     Args:
         path: of the file.
-        model: for a converted network, the model it was made of, with any weights; it is left as it is.
+        model: for a converted network, the model it was made from, with any weights; it is not changed.
         device: where to put the network.
 
     Example:
@@ -123,7 +123,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
             _set_dtypes(network, tensors)
             network.load_state_dict({key: file.get_tensor(key) for key in tensors})
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is no safetensors file, or a damaged one: {error}") from error
+        raise ValueError(f"{str(path)!r} is not a safetensors file, or is damaged: {error}") from error
     except ValueError as error:
         raise ValueError(f"cannot load {str(path)!r}: {error}") from error
     return network.to(device).eval()
@@ -148,7 +148,7 @@ def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
         remedy = "read its tensors with safetensors.torch.load_file, and give them to load_state_dict"
         raise ValueError(f"it does not name its network, so scalespaces did not write it; {remedy}")
     if len(text) > _MOST_METADATA:
-        raise ValueError(f"its description may have {_MOST_METADATA} characters, and has {len(text)}")
+        raise ValueError(f"its description may have {_MOST_METADATA} characters, but has {len(text)}")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -158,14 +158,14 @@ def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
     version, written_by = document.get("format"), document.get("version")
     if type(version) is not int or version != FORMAT:
         which = f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}"
-        raise ValueError(f"{which}, and this version reads format {FORMAT}; upgrade if the file is newer")
+        raise ValueError(f"{which}, but this version reads format {FORMAT}; upgrade if the file is newer")
     if sum(isinstance(document.get(key), dict) for key in ("network", "conversion")) != 1:
         raise ValueError("its description has neither or both of a network and a conversion")
     return document
 
 
 def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None) -> Any:
-    """The network, once the file is known to hold exactly its tensors."""
+    """The network, once the file is known to contain exactly its tensors."""
     converted = isinstance(document.get("conversion"), dict)
     config = document["conversion" if converted else "network"]
     lift = _lift_of(config)
@@ -173,7 +173,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
     if converted:
         if model is None:
             raise ValueError(
-                f"it holds a conversion of a {document.get('converted')!r:.80}; give that model: "
+                f"it contains a conversion of a {document.get('converted')!r:.80}; give that model: "
                 "load(path, model=...), or --model MODULE:FUNCTION on the command line"
             )
         _check_reach(lift, lift.get("num_levels", 4))
@@ -181,7 +181,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
         _compare(tensors, network, "its tensors are not those of the model, converted")
         return network
     if model is not None:
-        raise ValueError(f"it holds all of {config.get('name')!r:.80}; leave out the model")
+        raise ValueError(f"it contains all of {config.get('name')!r:.80}; leave out the model")
     skeleton = _attempt(lambda: _skeleton(config))
     _compare(tensors, skeleton, f"its tensors are not those of {config['name']!r}")
     _check_reach(lift, skeleton.lift.num_levels)
@@ -190,7 +190,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
 
 
 def _attempt(build: Callable[[], Any]) -> Any:
-    """Build from a file's arguments, which may be of any type: so may be the error."""
+    """Build from a file's arguments. These may be of any type, and so may the error."""
     try:
         return build()
     except Exception as error:
@@ -205,7 +205,7 @@ def _skeleton(config: dict[str, Any]) -> ScaleNetwork:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Draws no random numbers: on the meta device torch would load its compiler to draw none, for seconds."""
+    """Draws no random numbers: on the meta device torch would spend seconds loading its compiler for nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **kwargs or {})
@@ -233,7 +233,7 @@ def _lift_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_sizes(config: dict[str, Any], lift: dict[str, Any], tensors: Tensors) -> None:
-    """Refuse numbers larger, and lists longer, than the tensors call for: a file that lies must cost little."""
+    """Refuse numbers larger, and lists longer, than the tensors need: a malicious file must cost little."""
     longest = max(_MOST_LEVELS, len(tensors))
     most = max([longest, *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
     for name, value in [*config.items(), *lift.items()]:

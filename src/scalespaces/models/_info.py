@@ -66,7 +66,7 @@ def _costs(x: Layer) -> tuple[str, str, str]:
 
 
 def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
-    """Count what a network costs for one image. Nothing is computed, so that images of any size take no memory.
+    """Count what a network costs for one image. Nothing is computed, so images of any size take no memory.
 
     Multiply-adds are those of correlations, of the blurs of the lift and of linear layers. Activations are the
     outputs of all layers, in the data type of the parameters: about what training keeps.
@@ -83,7 +83,7 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     if len(input_shape) != 3 or min(input_shape) < 1:
-        raise ValueError(f"an input has channels, height and width, got {tuple(input_shape)}")
+        raise ValueError(f"an input needs channels, height and width, got {tuple(input_shape)}")
     model = copy.deepcopy(model).to("meta").eval()
     image = torch.zeros(1, *input_shape, device="meta", dtype=next(model.parameters()).dtype)
     counter, layers = FlopCounterMode(display=False), list[Layer]()

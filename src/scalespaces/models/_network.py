@@ -31,7 +31,7 @@ class Card:
     Args:
         classes: names of the classes, in the order of the scores; empty when unknown.
         mean: :math:`\mu_i`, one number per channel; empty without a normalization.
-        std: :math:`\sigma_i`, likewise.
+        std: :math:`\sigma_i`, the same.
 
     Example:
         >>> model = scalespaces.models.create_model("densenet")
@@ -50,10 +50,10 @@ class Card:
                 raise ValueError(f"{name} is a list, got {value!r:.80}")
         classes, mean, std = tuple(self.classes), tuple(self.mean), tuple(self.std)
         if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
-            raise ValueError(f"classes are different strings, got {classes!r:.80}")
+            raise ValueError(f"classes must be different strings, got {classes!r:.80}")
         numbers = all(isinstance(n, float | int) and not isinstance(n, bool) and math.isfinite(n) for n in mean + std)
         if not numbers or len(mean) != len(std) or any(value <= 0 for value in std):
-            rule = "mean and std have one finite number per channel each, and std is above zero"
+            rule = "mean and std need one finite number per channel, and std must be above zero"
             raise ValueError(f"{rule}, got {mean!r:.80} and {std!r:.80}")
         vars(self).update(classes=classes, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
 
@@ -62,7 +62,7 @@ class Card:
         """The card of a network; an empty one when it has none."""
         card = getattr(model, "card", None)
         if card is not None and not isinstance(card, cls):
-            raise TypeError(f"model.card is a Card, got {type(card).__name__}")
+            raise TypeError(f"model.card must be a Card, got {type(card).__name__}")
         return card or cls()
 
     @classmethod
@@ -90,25 +90,23 @@ class Card:
         for name, key in (("classes", "num_classes"), ("mean", "in_channels")):
             given, expected = len(getattr(self, name)), config.get(key)
             if given and expected is not None and given != expected:
-                raise ValueError(f"the card has {given} {name}, and the network {key}={expected}; they must agree")
+                raise ValueError(f"the card has {given} {name}, but the network has {key}={expected}; they must agree")
 
 
 class ScaleNetwork(nn.Module):
-    """A network with levels: the one interface of networks built by name and of converted ones.
+    """A network with levels: the same interface for networks built by name and for converted ones.
 
     An image is lifted, every level gets its own scores, and the scores of all levels are combined into one answer:
 
     =============================  =====================================================================
-    ``network(image)``             the answer, as of any network
-    ``network.scores(image)``      each level's own answer, a :class:`~scalespaces.space.ScaleSpace`
-    ``network.features(image)``    what the scores are computed from, a ScaleSpace
-    ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
-    ``network.scale_pool``         how levels are combined, a :class:`~scalespaces.nn.ScalePool`
-    ``network.in_channels``        the channels an image must have
-    ``network.smallest_side``      the pixels an image must have along each side
-    ``network.card``               normalization and class names, a :class:`~scalespaces.models.Card`
-    ``network.config``             the arguments that build the same network, as plain values
-    =============================  =====================================================================
+    ``network(image)``             the answer, as for any network ``network.scores(image)``      each level's own
+    answer, a :class:`~scalespaces.space.ScaleSpace` ``network.features(image)``    what the scores are computed from, a
+    ScaleSpace ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
+    ``network.scale_pool``         how levels are combined, a :class:`~scalespaces.nn.ScalePool` ``network.in_channels``
+    the channels an image must have ``network.smallest_side``      the pixels an image must have along each side
+    ``network.card``               normalization and class names, a :class:`~scalespaces.models.Card` ``network.config``
+    the arguments that build the same network, as plain values =============================
+    =====================================================================
 
     The levels of scores have shape ``(B, classes)`` if the network classifies images, and ``(B, classes, H_k, W_k)`` if
     it classifies pixels. Features and scores are what is equivariant: ``assert_equivariant(network, image)``.
@@ -159,7 +157,7 @@ class NamedNetwork(ScaleNetwork):
     """
 
     recompute: bool = False
-    """Whether training keeps only the inputs of blocks, and computes the rest again for the gradient; may be set."""
+    """Whether training keeps only the inputs of blocks, and recomputes the rest in the backward pass; may be set."""
 
     def __init__(
         self,
@@ -288,7 +286,9 @@ def per_place(filter_levels: int | Sequence[int], places: Sequence[bool]) -> tup
     if isinstance(filter_levels, int):
         filter_levels = [filter_levels if deep else 1 for deep in places]
     if len(filter_levels) != len(places):
-        raise ValueError(f"filter_levels is a number or one for each of {len(places)} places, got {filter_levels}")
+        raise ValueError(
+            f"filter_levels must be a number, or one for each of {len(places)} places, got {filter_levels}"
+        )
     return tuple(check_integer("filter_levels", k, 1) for k in filter_levels)
 
 
@@ -302,5 +302,5 @@ def plain(value: Any) -> Any:
 
 
 def _whole(samples: float) -> int:
-    """The least number of samples that is enough, but for rounding."""
+    """The least number of samples that is enough, up to rounding."""
     return math.ceil(samples - 1e-9)

@@ -39,7 +39,7 @@ class DenseNet(NamedNetwork):
     average-pooled input of the block before, :math:`19 + 3 = 22` and :math:`47 + 22 = 69` channels. S-DenseNet has
     :math:`k = 3, S = 4`, the baseline :math:`k = 1, S = 1`: a space of one level is the image itself.
 
-    With a ``group`` all channels are *fields* on the symmetries of the square. One more correlation in front, 3 x 3,
+    With a ``group`` all channels are *fields* on the symmetries of the square. An extra 3 x 3 correlation in front
     makes as many fields as the image has channels, and the last fields are averaged over the group. Outputs are then
     invariant under the symmetries, to machine precision, for images whose sides are divisible by :math:`2^P` with
     :math:`P` transitions (4 here), so that no 2 x 2 pooling drops a row.
@@ -78,7 +78,7 @@ class DenseNet(NamedNetwork):
         init: str = "paper",
     ) -> None:
         if not growth:
-            raise ValueError("growth has one number for each dense block, got none")
+            raise ValueError("growth needs one number for each dense block, got none")
         places = [bool(n % 2) for n in range(2 * len(growth) - 1)]  # dense, transition, dense, ...
         deep = per_place(filter_levels, places)
         layout: list[int | None] = []
@@ -134,7 +134,7 @@ _SQUARE = {"group": "p4m", "growth": (4, 8, 16), "init": "he"}
 for _name, _settings, _about in (
     ("densenet", {}, "the paper's baseline for PCam"),
     ("s_densenet", _SCALES, "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions"),
-    ("p4m_densenet", _SQUARE, "the DenseNet on the symmetries of the square, after Veeling et al. 2018"),
+    ("p4m_densenet", _SQUARE, "a DenseNet on the symmetries of the square, after Veeling et al. 2018"),
 ):
     _baseline = "densenet" if _settings else None
     register_model(_name, DenseNet, _about, _settings, input_shape=(3, 96, 96), baseline=_baseline)
@@ -161,20 +161,20 @@ class ResNet(NamedNetwork):
     bilinear upsample  [1, 992, 992, 19]
     =================  ======================
 
-    The settings :math:`[k, S, N]` are [2, 4, 16] for the S-ResNet with multiscale interaction, [1, 4, 16] without,
-    [1, 1, 16] for the ResNet with matched channels and [1, 1, 18] with matched parameters. The poolings shift the
-    samples; the upsampling undoes the shift, so that scores lie on their pixels, whatever the size.
+    The settings :math:`[k, S, N]` are [2, 4, 16] for the S-ResNet with multiscale interaction, [1, 4, 16] without, [1,
+    1, 16] for the ResNet with matched channels and [1, 1, 18] with matched parameters. The poolings shift the samples;
+    the upsampling undoes the shift, so scores lie on their pixels at any size.
 
     Args:
         num_classes: number of classes.
         in_channels: channels of the image.
         width: the number of channels N; at least ``in_channels``, which the first skip connection adds.
-        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level when left
-            out. Its ``num_levels`` is the number of levels S of the output.
+        lift: how images become levels, a :class:`~scalespaces.nn.Lift` or a dict of its arguments; one level by
+            default. Its ``num_levels`` is the number of levels S of the output.
         filter_levels: the number k of the table; or one number for each of the nine blocks.
         scale_padding: what filters see past the last level: ``"zeros"`` (the paper's), ``"replicate"`` or ``"valid"``.
         window: windows of the poolings: ``"dilated"``, which commutes with scale in every sampling, or ``"plain"`` (the
-            paper's). In a pyramid they are the same.
+            paper's). On a pyramid they are the same.
         scale_pool: how levels are combined, see :func:`~scalespaces.functional.scale_pool`; the paper's is ``"mean"``.
         init: ``"paper"`` (filters start as the identity and some noise) or ``"he"``; the classifier is He's.
 
@@ -207,7 +207,7 @@ class ResNet(NamedNetwork):
         super().__init__(in_channels, layout, lift, scale_padding, window, scale_pool)
         check_integer("num_classes", num_classes, 1)
         if check_integer("width", width, 1) < in_channels:
-            rule = "the first block adds the image to its output, so width is at least in_channels"
+            rule = "the first block adds the image to its output, so width must be at least in_channels"
             raise ValueError(f"{rule}, got {width} and {in_channels}")
         widths = [width * factor for factor in _WIDTHS]
         self.blocks = nn.ModuleList(

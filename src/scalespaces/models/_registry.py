@@ -62,9 +62,9 @@ def register_model(
         baseline: name of the network to compare its costs with.
     """
     if name in _ENTRIES:
-        raise ValueError(f"there is a model called {name!r} already; choose another name")
+        raise ValueError(f"a model called {name!r} already exists; choose another name")
     if not (isinstance(build, type) and issubclass(build, NamedNetwork)):
-        raise TypeError(f"a registered network is a subclass of DenseNet, ResNet or ConvNet, got {build!r}")
+        raise TypeError(f"a registered network must be a subclass of DenseNet, ResNet or ConvNet, got {build!r}")
     new = Entry(build, about, settings or {}, input_shape, baseline)
     _refuse_unknown(f"{build.__name__} takes no setting", new.settings, inspect.signature(build).parameters, TypeError)
     _ENTRIES[name] = new
@@ -83,9 +83,9 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
         name: one of :func:`list_models`.
         preset: ``"recommended"`` lifts by cascade to a pyramid, which is exact and cheap. ``"paper"`` does what the
             paper does: the direct lift, every level at every pixel, plain windows.
-        **arguments: those of its class, :class:`~scalespaces.models.DenseNet`,
-            :class:`~scalespaces.models.ResNet` or :class:`~scalespaces.models.ConvNet`, to replace the name's own. A
-            dict for ``lift`` is merged over the name's own lift, a :class:`~scalespaces.nn.Lift` replaces it.
+        **arguments: those of its class, :class:`~scalespaces.models.DenseNet`, :class:`~scalespaces.models.ResNet` or
+            :class:`~scalespaces.models.ConvNet`, to replace the network's own. A dict for ``lift`` is merged with the
+            network's own lift, a :class:`~scalespaces.nn.Lift` replaces it.
 
     Returns:
         The network. Its ``config`` has the name and all arguments as plain values: ``create_model(**config)`` builds

@@ -21,7 +21,7 @@ class Layer(nn.Module):
 
 
 class Constants(Layer):
-    """A layer with constant buffers: they follow ``.to()``, at no less than float32, and stay out of checkpoints."""
+    """A layer with constant buffers: they follow ``.to()``, in at least float32, and stay out of checkpoints."""
 
     def register_constant(
         self, name: str, value: NDArray, device: torch.device | str | None = None, dtype: torch.dtype | None = None

@@ -1,4 +1,4 @@
-"""Activation checkpointing: memory for time."""
+"""Activation checkpointing: less memory, more time."""
 
 import contextlib
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _AGAIN: ContextVar[bool] = ContextVar("again", default=False)
 
 
 def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
-    """Run a block and store only its inputs; everything else is computed again for the gradient.
+    """Run a block and store only its inputs; everything else is recomputed in the backward pass.
 
     Like ``torch.utils.checkpoint.checkpoint``, but running statistics of :class:`~scalespaces.nn.ScaleBatchNorm` are
     not updated a second time. Training gives the same results with less memory, in about a third more time. Under
@@ -25,7 +25,7 @@ def checkpoint(block: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def is_computed_again() -> bool:
-    """Whether a block is running a second time, for the gradient."""
+    """Whether a block is being recomputed, for the gradient."""
     return not torch.compiler.is_compiling() and _AGAIN.get()
 
 

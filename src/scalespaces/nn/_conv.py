@@ -42,7 +42,7 @@ class ScaleConv(Filters):
         self.kernel_size, self.groups = self._check_size(kernel_size), check_integer("groups", groups, 1)
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise ValueError(
-                f"channels are divisible by groups, got {in_channels} in, {out_channels} out, {groups} groups"
+                f"channels must be divisible by groups, got {in_channels} in, {out_channels} out, {groups} groups"
             )
         depth, *size = self.kernel_size
         window_of(size, stride, padding, dilation)  # checks them
@@ -67,7 +67,7 @@ class ScaleConv(Filters):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def apply(tensor: Tensor) -> Tensor:
-            # To torch a weight of five axes is that of a volume, which has no memory_format=torch.channels_last.
+            # For torch a weight of five axes belongs to volumes, which have no memory_format=torch.channels_last.
             if self.dims == 2 and tensor.ndim == 5:
                 return fn(tensor.flatten(1, 2)).unflatten(1, tensor.shape[1:3])
             return fn(tensor)
@@ -83,7 +83,7 @@ class ScaleConv(Filters):
         if (check_space(input).dims or input.ndim - 2) != self.dims:
             raise ValueError(
                 f"{type(self).__name__} is for levels of {self.dims} spatial axes, got shapes {input.shapes}; "
-                "use the layer of that number of axes"
+                "use the layer for that number of axes"
             )
         # With its axis of levels: scale_conv takes a weight without one for torch's own, whose bits it keeps.
         weight = self.weight if self.kernel_size[0] > 1 else self.weight.unsqueeze(2)

@@ -28,8 +28,8 @@ class Lift(Constants):
     """Lift images to scale-spaces; arguments as in :func:`~scalespaces.functional.lift`.
 
     ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers, of ``device`` and
-    ``dtype``: they follow ``.to()``, though not to half precision, and stay out of checkpoints. Images of a higher
-    precision are lifted in their own.
+    ``dtype``: they follow ``.to()``, but not to half precision, and stay out of checkpoints. Images of higher precision
+    are lifted in that precision.
 
     Shape:
         - Input: :math:`(B, C, H, W)`; signals or volumes with ``dims=1`` or ``3``
@@ -154,9 +154,9 @@ def as_lift(value: Lift | Mapping[str, Any] | None, own: Mapping[str, Any]) -> L
     if type(value) is Lift:
         return value
     if isinstance(value, Lift):
-        raise TypeError(f"a network takes a Lift itself, not its subclass {type(value).__name__}")
+        raise TypeError(f"a network takes a Lift, not its subclass {type(value).__name__}")
     if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"lift is a Lift or a dict of its arguments, got {type(value).__name__}")
+        raise TypeError(f"lift must be a Lift or a dict of its arguments, got {type(value).__name__}")
     arguments = {**own, **(value or {})}
     if unknown := sorted(map(str, arguments.keys() - ARGUMENTS.keys())):
         raise TypeError(f"a lift takes no {', '.join(unknown)}; it takes {', '.join(ARGUMENTS)}")

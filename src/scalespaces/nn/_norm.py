@@ -17,9 +17,9 @@ class ScaleBatchNorm(NormBase):
     """Batch normalization with one set of statistics per channel for all levels.
 
     Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of
-    samples. Arguments, parameters and buffers are those of ``nn.BatchNorm2d``; ``sync`` takes the statistics over all
-    processes of ``torch.distributed``, on any device. In eval mode it commutes with scale; in training the statistics
-    depend on the levels that are there.
+    samples. Arguments, parameters and buffers are those of ``nn.BatchNorm2d``; ``sync`` computes the statistics over
+    all processes of ``torch.distributed``, on any device. In eval mode it commutes with scale; in training the
+    statistics depend on which levels exist.
     """
 
     elements = 1  # consecutive channels that share their statistics
@@ -73,11 +73,11 @@ _PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
 
 
 def synchronize(model: nn.Module) -> nn.Module:
-    """Let batch normalization take its statistics over all processes, on any device.
+    """Let batch normalization compute its statistics over all processes, on any device.
 
     ``nn.SyncBatchNorm.convert_sync_batchnorm`` does so on GPUs only. This sets ``sync`` of our layers, and replaces
     PyTorch's layers by ours, with the same parameters and buffers under the same names. The model is changed in place,
-    unless it is itself a layer of PyTorch's.
+    unless it is itself a PyTorch layer.
 
     Example:
         >>> [type(layer).__name__ for layer in synchronize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
@@ -88,7 +88,7 @@ def synchronize(model: nn.Module) -> nn.Module:
     elif isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
         if type(model).forward not in _PLAIN:
             raise ValueError(
-                f"{type(model).__name__} computes more than a batch normalization, and cannot be synchronized; build "
+                f"{type(model).__name__} computes more than batch normalization, so it cannot be synchronized; build "
                 "the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
             )
         state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)

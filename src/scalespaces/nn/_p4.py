@@ -69,15 +69,15 @@ class P4MConv2d(P4Conv2d):
     for 2 x 2 pooling, n must be even.
 
     On levels it commutes with :func:`~scalespaces.functional.scale_shift` as :class:`ScaleConv2d` does, and with the
-    symmetries of the square when the grids of all levels have one center: for an integer base c and S levels, on
+    symmetries of the square when the grids of all levels have the same center: for an integer base c and S levels, on
     densely sampled images of any size, and on a pyramid when :math:`c^{S-1}` divides :math:`n - 1` for both sides n of
-    the image. Strides (a :class:`ScaleBlurPool`'s, or of odd filters) keep both symmetries when s divides
-    :math:`n - 1` at every level: on a pyramid, when :math:`s c^{S-1}` divides it.
+    the image. Strides (a :class:`ScaleBlurPool`'s, or of odd filters) keep both symmetries when s divides :math:`n - 1`
+    at every level: on a pyramid, when :math:`s c^{S-1}` divides it.
 
     Args:
         in_channels: *fields* of the input, 8 channels each; plain channels when lifting.
         out_channels: *fields* of the output.
-        kernel_size: ``(k, n, n)`` or ``n``, as in :class:`ScaleConv2d`, like all arguments but these.
+        kernel_size: ``(k, n, n)`` or ``n``, as in :class:`ScaleConv2d`, like all arguments that are not listed.
         groups: groups of fields.
         bias: one number per field.
         lifting: for the first layer, whose input has plain channels.
@@ -105,7 +105,7 @@ class P4MBatchNorm(P4BatchNorm):
     """Batch normalization with one set of statistics per field, over batch, the 8 elements, levels and space.
 
     Arguments are those of :class:`ScaleBatchNorm`, ``num_features`` the number of fields. It commutes with the
-    symmetries of the square, also while training.
+    symmetries of the square, also in training.
     """
 
     elements = 8
@@ -126,6 +126,6 @@ class P4Pool(Layer):
 
 
 class P4MPool(P4Pool):
-    """Maximum or mean over the 8 elements of each field: plain channels, which turn as an image does."""
+    """Maximum or mean over the 8 elements of each field: plain channels, which turn like an image."""
 
     group = "p4m"

@@ -15,7 +15,7 @@ from scalespaces.theory._arguments import check_integer
 class SemigroupConv(Filters):
     r"""Correlation with learned filters over any semigroup, :math:`[\psi \star f](s) = \sum_x \psi(x) L_s[f](x)`.
 
-    Equivariant for every :class:`~scalespaces.semigroups.Semigroup`, also one of your own. The output is a function on
+    Equivariant for every :class:`~scalespaces.semigroups.Semigroup`, including your own. The output is a function on
     the semigroup, so the next layer takes :class:`~scalespaces.semigroups.Lifted`, with pointwise layers in between.
 
     Args:

@@ -1,4 +1,4 @@
-"""Pictures of scale-spaces, correlations, equivariance errors and of what scale changes (matplotlib, extra ``plot``).
+"""Pictures of scale-spaces, correlations, equivariance errors and quantities over scales (matplotlib, extra ``plot``).
 
 All functions take a ``title``, a ``path`` to write the figure to, in any of matplotlib's formats, and a figure to draw
 into: ``into=plt.figure()`` is one of pyplot's, for ``plt.show``, and is resized. By default the figure is new and

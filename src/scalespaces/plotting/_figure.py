@@ -1,4 +1,4 @@
-"""A figure: made outside pyplot, and written whole."""
+"""Figures: created outside pyplot, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finish(figure: Figure, path: str | os.PathLike[str] | None, title: str | Non
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """Return the path if matplotlib has a format of its suffix; the parent folders are created."""
+    """Return the path if matplotlib can write its suffix; the parent folders are created."""
     suffix, formats = Path(path).suffix, sorted(new_figure(1, 1).canvas.get_supported_filetypes())
     if suffix.lower()[1:] not in formats:
         raise ValueError(

@@ -59,7 +59,7 @@ def plot_scale_space(
     check_choice("size", size, ("grid", "physical"))
     rows = dict(x) if isinstance(x, Mapping) else {"": x}
     if not rows:
-        raise ValueError("there is nothing to draw: x holds no scale-space; lift an image with scalespaces.lift")
+        raise ValueError("there is nothing to draw: x contains no scale-space; lift an image with scalespaces.lift")
     pictures = [_pictures(_check_axes(space), channel) for space in rows.values()]
     boxes = [[_box(space, k, size) for k in range(space.num_levels)] for space in rows.values()]
 
@@ -107,7 +107,7 @@ def plot_correlation(
 ) -> Figure:
     r"""Draw the paper's figure "Scale correlation schematic": the samples of each level that an output depends on.
 
-    Each stack but the last shows the levels of ``x`` where they lie in the image, finest at the bottom. The samples
+    Each stack except the last shows the levels of ``x`` where they lie in the image, finest at the bottom. The samples
     that the output at one level depends on are colored: where its gradient is not 0, the paler the smaller it is
     compared with the largest of that level. The stack on the right is the output :math:`g`, with these outputs in the
     same colors, all at the middle of the image.
@@ -159,7 +159,7 @@ def _pictures(space: ScaleSpace, channel: int | None) -> list[NDArray]:
     """The levels of the first sample as arrays from 0 to 1, (H, W) or (H, W, 3)."""
     channels = space.levels[0].shape[1]
     if channel is not None and not -channels <= channel < channels:
-        raise ValueError(f"channel is an index into {channels} channels, got {channel}")
+        raise ValueError(f"channel must be an index into {channels} channels, got {channel}")
     in_color = channel is None and channels == 3
     levels = [level[0].detach().cpu().double().numpy() for level in space.levels]
     levels = [level.transpose(1, 2, 0) if in_color else level[channel or 0] for level in levels]

@@ -52,10 +52,10 @@ def plot_equivariance(
     rows = dict(tables) if isinstance(tables, Mapping) else {"": tables}
     width = max((len(row) for row in rows.values()), default=0)
     if width == 0:
-        raise ValueError("there is nothing to draw: tables holds no table; measure one with equivariance_error")
+        raise ValueError("there is nothing to draw: tables contains no table; measure one with equivariance_error")
     columns = [f"{n} layer{'s' * (n > 1)}" for n in range(1, width + 1)] if columns is None else columns
     if len(columns) < width:
-        raise ValueError(f"columns has one entry for each of {width} panels, got {len(columns)}")
+        raise ValueError(f"columns needs one entry for each of {width} panels, got {len(columns)}")
 
     # Viridis is ordered, as the shifts are, and safe for the color-blind.
     shifts = sorted({shift for row in rows.values() for table in row for shift in table.rows})
@@ -125,7 +125,7 @@ def plot_over_scales(
     ylabel: str = "accuracy",
     title: str | None = None,
 ) -> Figure:
-    """Draw a quantity against scale: a line for each name, in a color, marker and dashes of its own.
+    """Draw a quantity against scale: a line for each name, with its own color, marker and dashes.
 
     Args:
         lines: pairs of a scale and a value by name; values of None leave gaps.

@@ -26,14 +26,14 @@ class AffineContractions(Semigroup[ScaleTranslation]):
     Elements are :class:`~scalespaces.theory.ScaleTranslation`, composed by :math:`(A, z)(B, y) = (AB, B^{-1} z + y)`. A
     may be any matrix with :math:`\Sigma_0 \succeq A \Sigma_0 A^\top`, so that the blur has a covariance. If the
     zero-scale is a number, these are the matrices whose singular values are at most 1. On the grid the law holds up to
-    aliasing and interpolation: within a few percent on a smooth image, worse on noise and for a small zero-scale.
-    For the powers of one matrix :func:`~scalespaces.functional.lift` takes it as ``base``.
+    aliasing and interpolation: within a few percent on a smooth image, worse on noise and for a small zero-scale. For
+    the powers of one matrix, use that matrix as the ``base`` of :func:`~scalespaces.functional.lift`.
 
     Args:
         matrices: the matrices A, ``(d, d)`` each.
         shifts: the vectors z; the elements are all pairs.
         zero_scale: :math:`\Sigma_0`, a covariance or a variance.
-        padding_mode: what lies outside the image when it is blurred; what is read outside is zero.
+        padding_mode: what lies outside the image when it is blurred; reading outside gives zero.
         truncation: radius of the kernels in standard deviations.
     """
 
@@ -70,7 +70,7 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
         self._check(f)
-        # As plain integers: torch.compile takes them for constants.
+        # As plain integers, which torch.compile treats as constants.
         window, size = (tuple(operator.index(n) for n in axes) for axes in (shape, f.shape[2:]))
         reads = self._reads(window, size)
         return torch.cat([read_corners(self._blur(taps, f), places, (n, *window)) for taps, n, places in reads], 2)
@@ -99,4 +99,4 @@ class AffineContractions(Semigroup[ScaleTranslation]):
 
     def _check(self, f: Tensor) -> None:
         if f.ndim - 2 != self._elements[0].z.size:
-            raise ValueError(f"matrices act on (B, C, *X) with as many axes X as they have, got {tuple(f.shape)}")
+            raise ValueError(f"matrices of d rows act on (B, C, *X) with d axes X, got {tuple(f.shape)}")

@@ -1,4 +1,4 @@
-"""Time: shifts into the past, and the lift of a signal that uses no sample of its future."""
+"""Time: shifts into the past, and the lift of a signal without looking ahead."""
 
 from collections.abc import Sequence
 
@@ -24,8 +24,8 @@ class CausalShifts(Semigroup[int]):
     r"""Shifts of a time series into the past, :math:`L_s[f](t) = f(t - s)` with :math:`s \ge 0`.
 
     The record ``(B, C, T)`` ends now: samples delayed beyond its end are lost, and zeros enter at its beginning. A
-    filter lives on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one. The shifts
-    are 0 to ``num_shifts - 1``.
+    filter is defined on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one. The
+    shifts are 0 to ``num_shifts - 1``.
     """
 
     def __init__(self, num_shifts: int) -> None:
@@ -107,7 +107,7 @@ def causal_taps(base: float, zero_scale: float, stages: int) -> tuple[Tensor]:
 def apply_causal_lift(
     signal: Tensor, taps: Tensor, kernel: tuple, num_levels: int, sampling: str, padding_mode: PaddingMode
 ) -> ScaleSpace:
-    """The lift with the taps of its blur given as a tensor, and as the arguments that they are made of."""
+    """The lift, given the taps of its blur as a tensor, and the arguments they were computed from."""
     if not isinstance(signal, Tensor) or signal.ndim != 3 or not signal.is_floating_point() or 0 in signal.shape[2:]:
         got = f"{signal.dtype} of shape {tuple(signal.shape)}" if isinstance(signal, Tensor) else type(signal).__name__
         raise ValueError(f"a signal is a floating-point tensor (B, C, time) of at least one sample, got {got}")

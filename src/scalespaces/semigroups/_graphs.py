@@ -78,19 +78,19 @@ class Graph:
     def from_laplacian(cls, laplacian: Any, mass: ArrayLike | None = None) -> Self:
         """Any positive semidefinite matrix that is symmetric under a mass.
 
-        Only pairs of nodes are checked for this: a matrix that passes may still have negative eigenvalues, and then
-        the diffusion is wrong.
+        Only pairs of nodes are checked: a matrix that passes may still have negative eigenvalues, which makes the
+        diffusion wrong.
 
         Args:
             laplacian: ``(N, N)``, of SciPy (sparse), torch (sparse or dense) or NumPy.
-            mass: ``(N,)`` numbers >= 0 with ``mass[i] * L[i, j] == mass[j] * L[j, i]``; ones when left out. For a
-                random walk these are the degrees, for a mesh the areas.
+            mass: ``(N,)`` numbers >= 0 with ``mass[i] * L[i, j] == mass[j] * L[j, i]``; ones by default. For a random
+                walk these are the degrees, for a mesh the areas.
         """
         matrix, eps, device = _as_scipy(laplacian)
         n = matrix.shape[0]
         m = np.ones(n) if mass is None else np.asarray(mass, dtype=np.float64)
         if m.shape != (n,) or not (np.isfinite(m) & (m >= 0)).all():
-            raise ValueError(f"mass is a finite number >= 0 for each of {n} nodes, got {m} of shape {m.shape}")
+            raise ValueError(f"mass must be a finite number >= 0 for each of {n} nodes, got {m} of shape {m.shape}")
         flow = _check_flow(matrix, m, 64 * eps)
         sums = np.asarray(matrix.sum(axis=1))
         sums[np.abs(sums) <= 64 * eps * abs(matrix).sum(axis=1)] = 0.0
@@ -144,7 +144,7 @@ class Graph:
             raise ValueError(f"{rule}, got shape {tuple(f.shape)} of type {f.dtype}")
         if f.device != self.mass.device:
             devices = f"{f.device} and {self.mass.device}"
-            raise ValueError(f"signal and graph are on one device, got {devices}; use graph.to(device)")
+            raise ValueError(f"signal and graph must be on the same device, got {devices}; use graph.to(device)")
         x = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
         return x.reshape(-1, self.num_nodes).t().contiguous()
 
@@ -154,9 +154,9 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
 
     .. math:: e^{-\tau L} = \sum_j p_j S_j, \qquad S_j = T_j(1 - A), \quad A = 2 L / \text{bound}
 
-    :math:`p_j` are the absolute values of the Chebyshev coefficients, which sum to one; the series ends where its rest
-    is below the precision of the signal. With :math:`D_j = S_j - S_{j-1}` the recurrence of the polynomials is
-    :math:`D_{j+1} = D_j - 2 A S_j`, which keeps smooth signals at full precision, and constants to the last bit. A
+    :math:`p_j` are the absolute values of the Chebyshev coefficients, which sum to one; the series ends where its
+    remainder is below the precision of the signal. With :math:`D_j = S_j - S_{j-1}` the recurrence of the polynomials
+    is :math:`D_{j+1} = D_j - 2 A S_j`, which keeps smooth signals at full precision, and constants to the last bit. A
     large ``tau`` is split into steps of doubling length. Errors are about 1e-12 of the largest value in float64 and
     below 1e-6 in float32; where rows of L do not sum to zero, float32 errors grow with ``tau``.
     """
@@ -282,7 +282,7 @@ def _check(x: Any, ndim: int, what: str) -> None:
 
 def _check_graph(graph: Any) -> None:
     if not isinstance(graph, Graph):
-        raise TypeError(f"graph is a Graph, got {type(graph).__name__}; build one by Graph.from_edges or from_mesh")
+        raise TypeError(f"graph must be a Graph, got {type(graph).__name__}; use Graph.from_edges or Graph.from_mesh")
 
 
 def _as_scipy(matrix: Any) -> tuple[Any, float, torch.device]:
@@ -313,13 +313,13 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
     if abs(weighed - weighed.T).max() > tolerance * abs(weighed).max() or matrix[mass == 0].nnz:
         raise ValueError(
             "a Laplacian is symmetric under its mass, mass[i] * L[i, j] == mass[j] * L[j, i], which this one is not; "
-            "pass its mass (a random walk's are the degrees), or make a directed graph undirected first"
+            "pass its mass (for a random walk the degrees), or make a directed graph undirected first"
         )
     diagonal, flow = weighed.diagonal(), sparse.triu(-(weighed + weighed.T) / 2, 1).tocoo()
     if diagonal.min() < 0 or (flow.data**2 > diagonal[flow.row] * diagonal[flow.col] * (1 + tolerance)).any():
         raise ValueError(
-            "a Laplacian is positive semidefinite, which this matrix is not; an adjacency matrix W makes the "
-            "Laplacian D - W, D the diagonal of its row sums"
+            "a Laplacian is positive semidefinite, which this matrix is not; the Laplacian of an adjacency "
+            "matrix W is D - W, with D the diagonal of its row sums"
         )
     return flow
 

@@ -28,7 +28,7 @@ class Lighting(Semigroup[Light]):
 
     def __init__(self, gains: Sequence[float] = (1.0,), offsets: Sequence[float] = (0.0,), over: str = "space") -> None:
         if not gains or not offsets or min(gains) <= 0:
-            raise ValueError(f"gains are positive, and there is an offset, got gains {gains} and offsets {offsets}")
+            raise ValueError(f"gains must be positive, and offsets not empty, got {gains} and {offsets}")
         self.gains, self.offsets = tuple(map(float, gains)), tuple(map(float, offsets))
         self.over = check_choice("over", over, ("space", "channels"))
 
@@ -57,6 +57,6 @@ class Lighting(Semigroup[Light]):
         variance, mean = torch.var_mean(wide, axes, correction=0, keepdim=True)
         rounding = 16 * torch.finfo(wide.dtype).eps * wide.detach().abs().amax(axes, keepdim=True)
         varies = variance > rounding**2
-        # The square root of zero has an infinite gradient: where nothing varies, take it of one.
+        # The square root of zero has an infinite gradient, so take that of one where nothing varies.
         deviation = torch.where(varies, variance, 1.0).sqrt()
         return torch.where(varies, (wide - mean) / deviation, 0.0).to(f.dtype)

@@ -11,9 +11,9 @@ from scalespaces.semigroups._semigroup import Semigroup
 class Occlusions(Semigroup[int]):
     r"""Nested masks, :math:`L_s[f] = m_s f`: each hides what those before it hide, and more.
 
-    Hiding twice is hiding once and the order does not matter: :math:`st = \max(s, t)`. An occlusion is self-adjoint, so
-    here, as in a group, transforming the filter is equivariant too. ``masks`` are ``(number of masks, *X)``, true or 1
-    where the signal is visible.
+    Hiding twice is the same as hiding once, and the order does not matter: :math:`st = \max(s, t)`. An occlusion is
+    self-adjoint, so here, as in a group, transforming the filter is equivariant too. ``masks`` are
+    ``(number of masks, *X)``, true or 1 where the signal is visible.
     """
 
     def __init__(self, masks: Tensor) -> None:
@@ -21,7 +21,7 @@ class Occlusions(Semigroup[int]):
             raise ValueError(f"masks are (number, *X) of zeros and ones, got {masks.dtype} of {tuple(masks.shape)}")
         self.masks = masks.bool()
         if (self.masks[1:] & ~self.masks[:-1]).any():
-            raise ValueError("masks are nested, each inside the one before; got one that shows what an earlier one hid")
+            raise ValueError("masks must be nested, each inside the one before, got one that shows more than it")
 
     def compose(self, s: int, t: int) -> int:
         """The mask that hides more."""
@@ -43,5 +43,5 @@ class Occlusions(Semigroup[int]):
 
     def _masks_for(self, f: Tensor) -> Tensor:
         if f.shape[2:] != self.masks.shape[1:]:
-            raise ValueError(f"signals are (B, C, *{tuple(self.masks.shape[1:])}) as the masks, got {tuple(f.shape)}")
+            raise ValueError(f"signals must be (B, C, *{tuple(self.masks.shape[1:])}), got {tuple(f.shape)}")
         return self.masks.to(f.device)

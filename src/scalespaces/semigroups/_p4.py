@@ -57,7 +57,7 @@ def products(group: Group) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(where[(a @ b).tobytes()] for b in elements) for a in elements)
 
 
-@lru_cache(maxsize=64)  # of arrays: a tensor made while torch exports would be a fake one
+@lru_cache(maxsize=64)  # as arrays: a tensor made during torch.export would be a fake one
 def filter_index(group: Group, size: int, depth: int = 1, *, lifting: bool = False) -> NDArray[np.int64]:
     r"""Row :math:`h`: for each entry of filter :math:`h` of the bank, the entry of :math:`\psi` it is a copy of."""
     table = products(group)
@@ -76,12 +76,12 @@ def _filter_index(group: Group, size: int, depth: int, lifting: bool) -> tuple[T
 
 
 def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index: Tensor | None = None) -> Tensor:
-    r"""The bank of a plain convolution: every filter once per element, turned and its elements permuted.
+    r"""The filter bank of a plain convolution: every filter once per element, turned, with its elements permuted.
 
     .. math:: W_h(g, y) = \psi(h^{-1} g, R_h^{-1} y), \qquad W_h(y) = \psi(R_h^{-1} y) \text{ when lifting}
 
     ``(F_out, F_in, |H|, [k,] h, w)`` becomes ``(F_out * |H|, F_in * |H|, [k,] h, w)``; without the ``|H|`` of the input
-    when lifting. ``index`` is :func:`filter_index` as a tensor on the device of the weight, if it is at hand.
+    when lifting. ``index`` is :func:`filter_index` as a tensor on the device of the weight, if already computed.
     """
     n, axes = order(group), 2 if lifting else 3
     if weight.ndim - axes not in (2, 3) or not (lifting or weight.shape[2] == n):
@@ -134,7 +134,7 @@ def p4_conv(
         group: ``"p4"`` or ``"p4m"``; arguments not listed are those of :func:`~scalespaces.functional.scale_conv`.
         lifting: for a first layer, whose input has plain channels instead of fields.
         groups: groups of fields.
-        index: a table that layers keep on their device.
+        index: a precomputed table that layers keep on their device.
 
     Example:
         >>> p4_conv(torch.rand(1, 3 * 4, 9, 9), torch.rand(2, 3, 4, 3, 3), group="p4").shape

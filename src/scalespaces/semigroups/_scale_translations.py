@@ -52,7 +52,7 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
         return plan, [torch.as_tensor(stage.taps) for stage in plan.stages]
 
     def levels(self, f: Tensor, at_least: int = 1) -> ScaleSpace:
-        """The lift, which evaluates every element at x = 0; with at least so many levels."""
+        """The lift, which evaluates every element at x = 0, with ``at_least`` this many levels."""
         return apply_lift(f, *(self._plan if at_least <= self.num_levels else self._plan_of(at_least)))
 
     def compose(self, s: ScaleShift, t: ScaleShift) -> ScaleShift:
@@ -91,7 +91,7 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
         """The action on lifted signals, for the paper's filters corr[k,h,w]: centered, over k levels."""
         if self.padding_mode not in ("zeros", "circular"):
             raise ValueError(
-                "outside the truncation a lifted signal reads zero, or it is circular, got "
+                "outside the truncation a lifted signal is zero or circular, got "
                 f"padding_mode={self.padding_mode!r}; scale_conv has the other paddings"
             )
         return LiftedScaleTranslations(self, kernel_size)

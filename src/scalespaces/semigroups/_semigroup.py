@@ -17,8 +17,8 @@ Element = TypeVar("Element")
 class Semigroup(ABC, Generic[Element]):
     r"""Transformations of signals that can be composed, and need not be invertible.
 
-    Three methods make a semigroup: :meth:`compose`, :meth:`act` and :meth:`elements`. The correlation is equivariant if
-    they satisfy the law of a left action, :math:`L_s L_t = L_{st}`; nothing else is assumed. A signal is a tensor
+    A subclass defines three methods: :meth:`compose`, :meth:`act` and :meth:`elements`. The correlation is equivariant
+    if they satisfy the law of a left action, :math:`L_s L_t = L_{st}`; nothing else is assumed. A signal is a tensor
     ``(B, C, *X)``.
 
     Example:
@@ -47,9 +47,9 @@ class Semigroup(ABC, Generic[Element]):
         return rounded(s)
 
     def window(self, f: Tensor, shape: Sequence[int]) -> Tensor:
-        """The signal on the points x where a filter of this shape lives: the first ones along each axis."""
+        """The signal at the points x where a filter of this shape is defined: the first ones along each axis."""
         if len(shape) != f.ndim - 2 or any(size > n for size, n in zip(shape, f.shape[2:], strict=True)):
-            raise ValueError(f"filters live inside the signal, got a window {tuple(shape)} of {tuple(f.shape[2:])}")
+            raise ValueError(f"filters must fit into the signal, got a window {tuple(shape)} of {tuple(f.shape[2:])}")
         for axis, size in enumerate(shape, 2):
             f = f.narrow(axis, 0, size)
         return f
@@ -61,7 +61,7 @@ class Semigroup(ABC, Generic[Element]):
         return torch.stack([self.window(self.act(s, f), shape) for s in elements], 2)
 
     def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
-        """The orbit of all elements. Override it if they can be computed together, faster than one by one."""
+        """The orbit of all elements. Override it if computing them together is faster than one by one."""
         return self.orbit(f, shape, self.elements())
 
     def total(self, f: Tensor, elements: Sequence[Element]) -> Tensor:
@@ -84,9 +84,9 @@ def rounded(s: Any) -> Any:
 def _check(f: Any, elements: Sequence[Any] | None) -> None:
     if not isinstance(f, Tensor) or f.ndim < 3 or not f.is_floating_point():
         got = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
-        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one axis of space, got {got}")
+        raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one spatial axis, got {got}")
     if elements is not None and len(elements) == 0:
-        raise ValueError("elements are where to evaluate, got none; leave them out for the semigroup's own")
+        raise ValueError("elements must name where to evaluate, got none; leave them out for the semigroup's own")
 
 
 def semigroup_correlation(
@@ -97,7 +97,7 @@ def semigroup_correlation(
     .. math:: [\psi \star_S f]^o(s) = \sum_i \sum_{x \in X} \psi^{i,o}(x)\, L_s[f^i](x)
 
     It is equivariant, :math:`[\psi \star L_t f](s) = [\psi \star f](st)`, as exactly as the action satisfies
-    :math:`L_s L_t = L_{st}`. The signal is transformed, not the filter: without inverses that is not the same.
+    :math:`L_s L_t = L_{st}`. The signal is transformed, not the filter: without inverses the two differ.
 
     Args:
         f: signals ``(B, C_in, *X)``. For functions on the semigroup itself pass :class:`Lifted`.
@@ -121,7 +121,7 @@ def semigroup_correlation(
     if psi.shape[1] != f.shape[1]:
         raise ValueError(f"the filters take {psi.shape[1]} channels, got signals of {f.shape[1]}")
     if psi.dtype != f.dtype and not torch.is_autocast_enabled(f.device.type):
-        raise ValueError(f"filters and signals are of one type, got {psi.dtype} and {f.dtype}; convert one of them")
+        raise ValueError(f"filters and signals must have one type, got {psi.dtype} and {f.dtype}; convert one of them")
     return semigroup.correlate(f, psi, elements)
 
 
@@ -146,7 +146,7 @@ def semigroup_lift(
         return semigroup.total(f, semigroup.elements() if elements is None else elements)
     point = per_axis(at, f.ndim - 2, "at")
     if min(point) < 0:
-        raise ValueError(f"at is a point of the window, whose coordinates start at 0, got {at}")
+        raise ValueError(f"at must be a point of the window, whose coordinates start at 0, got {at}")
     return semigroup.orbit(f, [x + 1 for x in point], elements)[(..., *point)]
 
 
@@ -159,7 +159,7 @@ class Lifted(Semigroup[Element]):
 
     Args:
         semigroup: the semigroup.
-        support: the elements where the filters live; filters are ``(C_out, C_in, len(support))``. All by default.
+        support: the elements under the filters, which are ``(C_out, C_in, len(support))``. All by default.
     """
 
     def __init__(self, semigroup: Semigroup[Element], support: Iterable[Element] | None = None) -> None:
@@ -201,7 +201,7 @@ class Lifted(Semigroup[Element]):
         if f.ndim != 3 or f.shape[2] != len(self._place):
             raise ValueError(f"a lifted signal is (B, C, {len(self._place)}) here, got shape {tuple(f.shape)}")
         if window is not None and tuple(window) != (len(self.support),):
-            raise ValueError(f"filters live on {len(self.support)} elements, got a window of shape {tuple(window)}")
+            raise ValueError(f"filters need {len(self.support)} elements here, got a window of shape {tuple(window)}")
         index = places.to(f.device)
         values = take(f, 2, index.clip(min=0).flatten()).unflatten(2, index.shape)
         return torch.where(index >= 0, values, 0.0)

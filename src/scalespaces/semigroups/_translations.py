@@ -1,4 +1,4 @@
-"""Translations of a grid, and what all semigroups that contain them share."""
+"""Translations of a grid, and what semigroups that contain them have in common."""
 
 import itertools
 from collections.abc import Sequence
@@ -57,10 +57,10 @@ class ShiftGrid:
     def read(self, f: Tensor, starts: Sequence[range], taps: Sequence[range]) -> Tensor:
         """The signal at every start plus every tap, axis by axis: ``(B, C, *starts, *taps)``."""
         if f.ndim != self.dims + 2:
-            raise ValueError(f"signals are (B, C, *X) with {self.dims} axes of space, got shape {tuple(f.shape)}")
+            raise ValueError(f"signals are (B, C, *X) with {self.dims} spatial axes, got shape {tuple(f.shape)}")
         if self.padding_mode == "circular" and any(m % n for m, n in zip(self.shape, f.shape[2:], strict=True)):
             raise ValueError(
-                f"on a circular grid the size of a signal divides the number of shifts, {self.shape}, got "
+                f"on a circular grid the size of a signal must divide the number of shifts, {self.shape}, got "
                 f"{tuple(f.shape[2:])}"
             )
         for axis in reversed(range(self.dims)):

@@ -1,6 +1,6 @@
-"""Where the axes of space go when a tensor is permuted, reshaped, indexed or reduced.
+"""Where the spatial axes go when a tensor is permuted, reshaped, indexed or reduced.
 
-A rule takes the axes of space, the levels' shapes before and after, and the call; it returns where each axis is now.
+A rule takes the spatial axes, the levels' shapes before and after, and the call; it returns where each axis is now.
 """
 
 import math
@@ -64,7 +64,7 @@ def _movedim(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwarg
 
 
 def _reshape(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
-    """An axis survives where as many elements stand before it, at every level."""
+    """An axis survives where the same number of elements precedes it, at every level."""
     places: list[int | None] = []
     start = 0
     for a in axes:
@@ -89,8 +89,8 @@ def _merged(axes: tuple[int, ...], old: Shapes, new: Shapes) -> Places:
     ):
         return (None,) * len(axes)
     raise ValueError(
-        f"axes of space of shapes {list(map(tuple, old))} are merged or split into {list(map(tuple, new))}, whose "
-        "samples lie on no grid (attention over a flattened map has positions of one size, and so has a linear layer); "
+        f"spatial axes of shapes {list(map(tuple, old))} are merged or split into {list(map(tuple, new))}, whose "
+        "samples lie on no grid (attention over a flattened map and linear layers need one size); "
         "pool space first, as adaptive pooling does"
     )
 
@@ -113,7 +113,7 @@ def _norm(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: 
 def _select(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
     (dim,) = _wrap([_argument(args, kwargs, 1, "dim", "axis") or 0], len(old[0]))
     if dim in axes and any(shape[dim] != 1 for shape in old):
-        raise ValueError(f"samples of space are picked one by one (axis {dim}); work on x.levels")
+        raise ValueError(f"this picks single samples along the spatial axis {dim}; work on x.levels")
     return _without(axes, [dim])
 
 
@@ -133,7 +133,7 @@ def index_axes(axes: tuple[int, ...], old: Shapes, index: Any) -> Places:
     items[at : at + 1] = fill
     advanced = [item for item in items if isinstance(item, list | Tensor)]
     if len(advanced) > 1 or any(isinstance(item, Tensor) and item.ndim != 1 for item in advanced):
-        raise ValueError("an index of several lists or tensors has no place for the axes of space; work on x.levels")
+        raise ValueError("an index of several lists or tensors loses the spatial axes; work on x.levels")
     places: dict[int, int | None] = {}
     source = target = 0
     for item in items:
@@ -142,11 +142,11 @@ def index_axes(axes: tuple[int, ...], old: Shapes, index: Any) -> Places:
             continue
         if source in axes and not _keeps(item, [shape[source] for shape in old]):
             raise ValueError(
-                f"the index {item!r} takes samples of space (axis {source}) one by one, in a way the geometry cannot "
-                "follow; strides and crops of a scale-space are those of convolutions, poolings and F.pad"
+                f"the index {item!r} takes samples of space (axis {source}) one by one, in a way the geometry "
+                "cannot follow; for strides and crops use convolutions, poolings and F.pad"
             )
         if source == 0 and isinstance(item, int):
-            raise ValueError("x[0] is one image of the batch, in a way the geometry cannot follow; levels: x.levels[0]")
+            raise ValueError("x[0] takes one image of the batch, in a way the geometry cannot follow; use x.levels[0]")
         dropped = isinstance(item, int)
         places[source] = None if dropped else target
         source, target = source + 1, target + (not dropped)
@@ -183,12 +183,12 @@ RULES: dict[str, Rule] = {
     "stack": _stack,
     "__getitem__": _getitem,
 }
-"""Rules of functions that move axes whatever comes out."""
+"""Rules for functions that always move axes."""
 
 REDUCTIONS: dict[str, Rule] = {**dict.fromkeys(_REDUCTIONS.split(), _reduce), "norm": _norm, "quantile": _norm}
-"""Rules of functions that drop axes, if fewer come out."""
+"""Rules for functions that drop axes, if the result has fewer."""
 
 
 def is_mergeable(old: Shapes, axes: tuple[int, ...]) -> bool:
-    """Whether no axis of space has more than one sample, so that nothing is lost when they go."""
+    """Whether no spatial axis has more than one sample, so that nothing is lost without them."""
     return all(shape[a] == 1 for shape in old for a in axes)

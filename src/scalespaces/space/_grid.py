@@ -1,4 +1,4 @@
-"""Where the samples of the levels lie: one value that layers read and move."""
+"""Where the samples of the levels lie: one value that layers read and update."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Grid:
         steps: distance between samples of each level.
         origins: position of each level's sample 0, one number per axis.
         unit: pixels of the lifted image per sample of level 0, one number per axis; strides multiply it.
-        axes: which axes of the levels are those of space; none once space is flattened or pooled away.
+        axes: which axes of the levels are spatial; empty once space is flattened or pooled away.
         first_level: the number of the first level; negative for levels finer than the image.
-        causal: the one axis is time, and layers only look back.
+        causal: whether the one axis is time and layers only look back.
 
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 3, 16, 16), num_levels=2)
@@ -50,9 +50,9 @@ class Grid:
         if len(self.steps) != len(self.origins):
             raise ValueError(f"each level needs a step and an origin, got {self.steps} and {self.origins}")
         if not all(step > 0 for step in self.steps):
-            raise ValueError(f"steps are positive, got {self.steps}")
+            raise ValueError(f"steps must be positive, got {self.steps}")
         if len(set(self.axes)) != len(self.axes):
-            raise ValueError(f"axes of space differ from each other, got {self.axes}")
+            raise ValueError(f"spatial axes must differ from each other, got {self.axes}")
         if any(len(numbers) != self.dims for numbers in (*self.origins, self.unit)):
             raise ValueError(
                 f"origins and unit need one number for each of {self.dims} axes, got {self.origins}, {self.unit}"
@@ -63,18 +63,18 @@ class Grid:
     def _check_causal(self) -> None:
         check_causal_base(self.base)
         if self.dims > 1:
-            raise ValueError(f"the levels of a causal space are signals (B, C, time), got axes {self.axes} of space")
+            raise ValueError(f"the levels of a causal space must be signals (B, C, time), got spatial axes {self.axes}")
         if any(map(any, self.origins)):
-            raise ValueError(f"every newest sample of a causal space sits at 0, got origins {self.origins}")
+            raise ValueError(f"the newest sample of each causal level must be at 0, got origins {self.origins}")
         spacings = [self.spacing(index) for index in range(self.num_levels)]
         if not all(spacing.is_integer() for spacing in spacings):
             raise ValueError(
-                f"taps of a causal space lie on samples, got {spacings} samples between them; use steps that divide "
-                "the dilations of their levels"
+                f"taps of a causal space must lie on samples, got {spacings} samples between them; use steps that "
+                "divide the dilations of their levels"
             )
 
     def fields(self) -> tuple:
-        """All that there is to know, as plain numbers."""
+        """All fields, as plain numbers."""
         return self.base, self.steps, self.origins, self.unit, self.axes, self.first_level, self.causal
 
     def __eq__(self, other: object) -> bool:
@@ -83,7 +83,7 @@ class Grid:
     def __hash__(self) -> int:
         known = self.__dict__.get("_hash")
         if known is None:
-            known = self.__dict__["_hash"] = hash(self.fields())  # once: every layer looks up what it knows of a grid
+            known = self.__dict__["_hash"] = hash(self.fields())  # once: every layer looks up results by grid
         return known
 
     @property
@@ -114,16 +114,16 @@ class Grid:
         return as_integer(self.spacings()[index]) == 1
 
     def leeway(self, index: int) -> float:
-        """By how many samples the sizes of two branches may differ: the borders of spread windows are wide."""
+        """By how many samples the sizes of two branches may differ: dilated windows have wide borders."""
         spacing = self.spacings()[index]
         return 2 * spacing if isinstance(spacing, float) and spacing > 1 + 1e-9 else 0.0
 
     def matches(self, other: Grid, strict: bool) -> bool:
         """Whether samples of two grids that have the same index belong together.
 
-        A shift of all levels that grows with the scale, :math:`c^k d` at level k, commutes with scale and passes: a
-        3x3 filter and a 2x2 pooling of the same stride, in parallel, leave one of :math:`d = 1/4`. In ``strict`` mode
-        branches of a plain network, which may pad differently, are up to a tap apart.
+        A shift of all levels that grows with the scale, :math:`c^k d` at level k, commutes with scale and is accepted:
+        a 3x3 filter and a 2x2 pooling of the same stride, in parallel, differ by :math:`d = 1/4`. In ``strict`` mode,
+        branches of a plain network may pad differently and be up to a tap apart.
         """
         shifts = [[p - q for p, q in zip(a, b, strict=True)] for a, b in zip(self.origins, other.origins, strict=True)]
         matrix = isinstance(self.base, tuple)
@@ -138,7 +138,7 @@ class Grid:
         return True
 
     def replace(self, **changes: Any) -> Grid:
-        """The same grid but for some fields."""
+        """The same grid with some fields changed."""
         return replace(self, **changes)
 
     @remembered
@@ -154,9 +154,9 @@ class Grid:
     def slide(self, window: Window, dilated: bool = True) -> Grid:
         r"""The grid that a sliding window leaves.
 
-        Seen from its first tap, the window's center is ``shift`` taps in. The taps of level :math:`k` are :math:`c^k`
-        apart (one sample, for a window that is not ``dilated``): that is how far sample 0 moves. A stride then makes
-        the unit larger. Causal windows leave the newest sample where it is.
+        The window's center is ``shift`` taps after its first tap. The taps of level :math:`k` are :math:`c^k` apart
+        (one sample, for a window that is not ``dilated``): that is how far sample 0 moves. A stride then makes the unit
+        larger. Causal windows leave the newest sample where it is.
         """
         shift = [
             0.0 if window.causal else d * (n - 1) / 2 - before
@@ -175,7 +175,7 @@ class Grid:
 
     @remembered
     def refine(self, factor: tuple[float, ...], shift: tuple[float, ...]) -> Grid:
-        """A grid ``factor`` times finer, whose sample 0 lies ``shift`` taps of this one further on."""
+        """A grid ``factor`` times finer, whose sample 0 lies ``shift`` taps of this one further along."""
         origins = tuple(
             tuple((o + self.expansion(k) * s) * f for o, s, f in zip(origin, shift, factor, strict=True))
             for k, origin in enumerate(self.origins)
@@ -192,10 +192,10 @@ class Grid:
 
     @remembered
     def permute(self, places: tuple[int | None, ...]) -> Grid:
-        """The grid with its axes of space at other places; None for an axis that is gone."""
+        """The grid with its spatial axes at other places; None for an axis that was removed."""
         kept = [i for i, place in enumerate(places) if place is not None]
         if isinstance(self.base, tuple) and 0 < len(kept) < self.dims:
-            raise ValueError("a matrix base turns axes of space into each other: none can go alone; work on x.levels")
+            raise ValueError("a matrix base mixes the spatial axes, so none can go alone; work on x.levels")
         return self.replace(
             axes=tuple(place for place in places if place is not None),
             origins=tuple(tuple(origin[i] for i in kept) for origin in self.origins),
@@ -203,7 +203,7 @@ class Grid:
         )
 
     def flatten(self) -> Grid:
-        """The grid without axes of space: samples belong to the image as a whole."""
+        """The grid without spatial axes: samples belong to the image as a whole."""
         return self.permute((None,) * self.dims)
 
     def average(self, gone: Sequence[bool]) -> Grid:
@@ -228,10 +228,10 @@ def make_grid(
     causal: bool = False,
     axes: Sequence[int] | None = None,
 ) -> Grid:
-    """A grid for that many levels of ``ndim`` axes; what is left out is dense sampling of ``(B, C, *spatial)``."""
+    """A grid for that many levels of ``ndim`` axes; the defaults are dense sampling of ``(B, C, *spatial)``."""
     places = tuple(range(2, ndim)) if axes is None else tuple(axes)
     if not all(0 <= a < ndim for a in places):
-        raise ValueError(f"axes are different ones of {ndim}, got {places}")
+        raise ValueError(f"axes must be from 0 to {ndim - 1}, got {places}")
     steps = tuple(float(step) for step in steps) or (1.0,) * num_levels
     starts = tuple(tuple(float(o) for o in origin) for origin in origins) or ((0.0,) * len(places),) * num_levels
     if not num_levels == len(steps) == len(starts):

@@ -1,4 +1,4 @@
-"""torch's functions on levels: each level by itself, and the results on the grids that the call leaves.
+"""torch's functions, level by level, with results on the grids that the call leaves.
 
 A call that keeps all shapes keeps the grid; :mod:`._axes` follows others; ``TORCH_FUNCTIONS`` need the geometry.
 """
@@ -19,12 +19,12 @@ from scalespaces.space._strict import caller, is_strict, refuse_tests_for_tensor
 TORCH_FUNCTIONS: dict[str, Callable] = {}
 """What runs instead of the torch function of that name; filled by :mod:`scalespaces.foreign`."""
 
-# Tensor attributes that would make no sense of several levels.
+# Tensor attributes that make no sense for several levels.
 _ONE_TENSOR = frozenset(
     ("backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage", "grad_fn", "T", "mT", "H")
 )
 
-# torch functions that would go wrong in silence, and what to do instead.
+# torch functions that would silently go wrong, and what to do instead.
 _REFUSED = {
     **dict.fromkeys(("flip", "roll", "rot90"), "apply it to the image, before the lift"),
     **dict.fromkeys(("grid_sample", "affine_grid"), "use scalespaces.nn.Resample"),
@@ -66,7 +66,7 @@ class Levelwise:
     __class__: ClassVar[Any] = property(_class)
 
     def on(self, levels: Sequence[Tensor], grid: Grid | None = None) -> Self:
-        """Levels that are known to fit on a grid, this one's when left out: nothing is checked."""
+        """Put levels on a grid, by default this one's, without checking that they fit."""
         x = object.__new__(type(self))
         x.levels, x.grid = tuple(levels), grid or self.grid
         return x
@@ -130,7 +130,7 @@ class Levelwise:
 
 
 _COMPARED = (Levelwise, PerLevel, Tensor, int, float, complex, np.number, np.bool_, torch.SymInt, torch.SymFloat)
-_NESTED = (Levelwise, PerLevel, list, tuple, dict, slice)  # arguments that may hold something of each level
+_NESTED = (Levelwise, PerLevel, list, tuple, dict, slice)  # arguments that may contain a value per level
 
 
 def apply(func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -229,7 +229,7 @@ def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
         return
     if b.axes != a.axes and not (is_mergeable(_shapes(first), a.axes) or is_mergeable(_shapes(other), b.axes)):
         raise ValueError(
-            f"operands have their axes of space at different places, {a.axes} and {b.axes}; permute one of them"
+            f"operands have their spatial axes at different places, {a.axes} and {b.axes}; permute one of them"
         )
     if not all(
         m == n or 1 in (m, n) or abs(m - n) <= a.leeway(k)
@@ -301,7 +301,7 @@ def _join(results: list, spaces: Sequence[Levelwise], name: str, args: tuple, kw
 
 
 def _grid_of(levels: list[Tensor], spaces: Sequence[Levelwise], name: str, args: tuple, kwargs: dict) -> Grid:
-    """The grid that a call has left."""
+    """The grid of a call's results."""
     first = spaces[0]
     if name not in RULES and not any(map(_differ, levels, first.levels)) and _are_alike(spaces):
         return first.grid
@@ -343,7 +343,7 @@ def _reduced_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise], firs
     """What is left of a grid when space was averaged or flattened."""
     grid, old = first.grid, _shapes(first)
     if is_mergeable([shape for space in on_grids for shape in _shapes(space)], on_grids[0].grid.axes):
-        return grid.flatten()  # one sample, spread over whatever grid
+        return grid.flatten()  # one sample, broadcast over any grid
     if len(shapes[0]) == len(old[0]) and grid.dims:
         gone = [all(shape[a] == 1 for shape in shapes) for a in grid.axes]
         if all(

@@ -12,7 +12,7 @@ _NUMPYS, _INTEGERS = (np.integer, np.ndarray), (int, torch.SymInt)  # as tuples:
 
 
 def as_integer(value: Any) -> int | None:
-    """The integer this number is, up to rounding; None for a fraction or a matrix."""
+    """The integer that this number equals up to rounding; None for a fraction or a matrix."""
     if isinstance(value, np.ndarray):
         return None
     nearest = round(value)
@@ -26,7 +26,7 @@ def floor(value: float) -> int:
 
 
 def count(n: int, ratio: float) -> int:
-    """How many samples ``ratio`` apart fit where ``n`` samples lie; exact, and symbolic sizes stay so if they can."""
+    """How many samples ``ratio`` apart fit where ``n`` samples lie; exact, and symbolic where possible."""
     whole, inverse = as_integer(ratio), as_integer(1 / ratio)
     if whole:
         return (n - 1) // whole + 1
@@ -34,7 +34,7 @@ def count(n: int, ratio: float) -> int:
 
 
 def as_plain(value: Any) -> Any:
-    """NumPy's integers as Python's, also inside a sequence; anything else stays, so that sizes can be symbolic."""
+    """NumPy's integers as Python's, also inside a sequence; all else is unchanged, so that sizes can be symbolic."""
     if isinstance(value, _NUMPYS):
         value = value.tolist()
     return tuple(map(as_plain, value)) if isinstance(value, list | tuple) else value
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 def remembered(function: Callable[P, T]) -> Callable[P, T]:
-    """Compute a function of grids and plain numbers once; torch.compile traces it, since it sees through no cache."""
+    """Compute a function of grids and plain numbers once; torch.compile traces it, since it cannot trace a cache."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -26,7 +26,7 @@ class PerLevel:
     """One number for each level: what ``x.shape[2]`` is when the levels of ``x`` differ in size.
 
     Arithmetic acts level by level; a result that all levels share is a plain number again. A comparison whose answer
-    differs between levels raises. As an argument of a torch function, each level gets its own value.
+    differs between levels raises an error. As an argument of a torch function, each level gets its own value.
 
     Example:
         >>> height = PerLevel((17, 9, 5))
@@ -47,12 +47,12 @@ class PerLevel:
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         raise TypeError(
             f"{getattr(func, '__name__', func)} would make or change one tensor, but was given {_first(args, kwargs)}, "
-            "a number of each level; make it from the scale-space: x.new_zeros(...) instead of torch.zeros(...)"
+            "a number for each level; make it from the scale-space: x.new_zeros(...) instead of torch.zeros(...)"
         )
 
     def _only(self, what: str) -> Any:
         raise TypeError(
-            f"{self} differs between levels and cannot be used as {what}; let it be an argument of functions of the "
+            f"{self} differs between levels and cannot be used as {what}; pass it to functions of the "
             "scale-space, which give each level its own value"
         )
 
@@ -79,7 +79,7 @@ class PerLevel:
     def _with(self, op: Callable, other: Any, *, reflected: bool = False) -> Any:
         if isinstance(other, PerLevel):
             if len(other.values) != len(self.values):
-                raise ValueError(f"numbers are of the same levels, got {self} and {other}")
+                raise ValueError(f"numbers must belong to the same levels, got {self} and {other}")
             others = other.values
         elif isinstance(other, int | float) or hasattr(other, "node"):  # symbolic numbers have nodes
             others = (other,) * len(self.values)
@@ -117,25 +117,25 @@ class PerLevel:
 
 
 class Shape(tuple):
-    """A shape whose sizes may be numbers of each level."""
+    """A shape whose sizes may differ between levels."""
 
     def __getitem__(self, index: Any) -> Any:
         part = super().__getitem__(index)
         return Shape(part) if isinstance(index, slice) else part
 
     def numel(self) -> Any:
-        """How many elements: a number of each level where they differ."""
+        """The number of elements; one number per level if they differ."""
         return math.prod(self)
 
 
 def collapse(values: Sequence[Any]) -> Any:
-    """The number that all levels share, or else a number of each level."""
+    """The number that all levels share, or else one number per level."""
     first = values[0]
     return first if all(known_equal(value, first) for value in values[1:]) else PerLevel(values)
 
 
 def per_level_shape(shapes: Sequence[Sequence[Any]]) -> Any:
-    """One shape for all levels; what differs between them is a number of each level."""
+    """One shape for all levels; sizes that differ become one number per level."""
     sizes = [collapse(parts) for parts in zip(*shapes, strict=True)]
     return shapes[0] if not any(isinstance(size, PerLevel) for size in sizes) else Shape(sizes)
 

@@ -20,28 +20,27 @@ class ScaleSpace(Levelwise):
 
     Level :math:`k` stands for the dilation :math:`c^{-k}`. Its sample :math:`i` sits at ``origin + step * i``, and
     positions are measured in samples of level 0, from the point that scaling leaves fixed (the first pixel of the
-    lifted image). How the levels are sampled is all that tells the modes apart: in dense sampling every step is 1, in
-    a pyramid the step of level :math:`k` is :math:`c^k`. ``x.grid``, a
-    :class:`~scalespaces.space.Grid`, holds all of this.
+    lifted image). Modes differ only in how the levels are sampled: in dense sampling every step is 1, in a pyramid the
+    step of level :math:`k` is :math:`c^k`. All of this is in ``x.grid``, a :class:`~scalespaces.space.Grid`.
 
     In a ``causal`` space the one spatial axis is time, and the fixed point is now: sample :math:`i` of :math:`n` sits
-    at ``-step * (n - 1 - i)``. Layers look only back: windows end at the sample they answer for, strides keep the
-    newest sample, and a coarse sample is held until the next one.
+    at ``-step * (n - 1 - i)``. Layers only look back: windows end at the sample they compute, strides keep the newest
+    sample, and a coarse sample is held until the next one.
 
-    Pointwise code (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level by level.
-    So do torch's own convolutions, poolings, normalizations and interpolations, with taps spread as in
-    :func:`~scalespaces.functional.scale_conv`. Functions along an axis of space see each level by itself.
+    Pointwise code (``nn.ReLU()(x)``, ``2 * x + y``, ``torch.cat([x, y], 1)``, ``x.flatten(1)``) runs level by level. So
+    do torch's own convolutions, poolings, normalizations and interpolations, with taps spread as in
+    :func:`~scalespaces.functional.scale_conv`. Functions along a spatial axis see each level by itself.
 
-    Where levels differ in size, ``x.shape[2]`` holds one number per level. ``axes`` follows the axes of space when
-    they are permuted or reshaped, and is empty once the grid is lost, as after ``nn.AdaptiveAvgPool2d(7)``.
+    Where levels differ in size, ``x.shape[2]`` has one number per level. ``axes`` follows the spatial axes when they
+    are permuted or reshaped, and is empty once the grid is lost, as after ``nn.AdaptiveAvgPool2d(7)``.
 
-    ``torch.utils.data.default_collate`` joins scale-spaces on the same grid along their batch axes, and
-    ``torch.load`` reads them with ``weights_only=True``, too.
+    ``torch.utils.data.default_collate`` joins scale-spaces on the same grid along their batch axes, and ``torch.load``
+    also reads them with ``weights_only=True``.
 
     Args:
         levels: tensors ``(B, C, *spatial_k)``, finest first.
-        base, steps, origins, unit, first_level, causal, axes: the fields of :class:`~scalespaces.space.Grid`. Left out,
-            samples are one pixel apart (dense sampling), and space is all axes after the second.
+        base, steps, origins, unit, first_level, causal, axes: the fields of :class:`~scalespaces.space.Grid`. By
+            default samples are one pixel apart (dense sampling), and all axes after the second are spatial.
 
     Example:
         >>> x = ScaleSpace((torch.ones(1, 2, 8, 8), torch.ones(1, 2, 4, 4)), base=2, steps=(1, 2))
@@ -72,7 +71,7 @@ class ScaleSpace(Levelwise):
     steps = property(lambda self: self.grid.steps, doc="Distance between samples of each level.")
     origins = property(lambda self: self.grid.origins, doc="Position of each level's sample 0.")
     unit = property(lambda self: self.grid.unit, doc="Pixels of the lifted image per sample of level 0.")
-    axes = property(lambda self: self.grid.axes, doc="Which axes are those of space.")
+    axes = property(lambda self: self.grid.axes, doc="Which axes are spatial.")
     first_level = property(lambda self: self.grid.first_level, doc="The number of the first level.")
     causal = property(lambda self: self.grid.causal, doc="Whether the axis is time.")
 
@@ -93,7 +92,7 @@ class ScaleSpace(Levelwise):
 
     @property
     def shape(self) -> Any:
-        """The shape of the levels; a size in which they differ holds one number per level."""
+        """The shape of the levels; a size in which they differ has one number per level."""
         return per_level_shape([level.shape for level in self.levels])
 
     @property
@@ -110,7 +109,7 @@ class ScaleSpace(Levelwise):
         return self.shape if dim is None else collapse([level.shape[dim] for level in self.levels])
 
     def sizes(self, index: int) -> tuple[int, ...]:
-        """The sizes of ``levels[index]`` along the axes of space."""
+        """The sizes of ``levels[index]`` along the spatial axes."""
         return tuple(self.levels[index].shape[a] for a in self.grid.axes)
 
     @property
@@ -142,7 +141,7 @@ class ScaleSpace(Levelwise):
         raise TypeError(f"a ScaleSpace has no length; its levels are x.levels, and x.num_levels is {self.num_levels}")
 
     def __iter__(self) -> Iterator[Tensor]:
-        raise TypeError("a ScaleSpace is not iterated over; its levels are x.levels (and x.num_levels their number)")
+        raise TypeError("a ScaleSpace cannot be iterated over; its levels are x.levels (and x.num_levels their number)")
 
     def __repr__(self) -> str:
         base = f"{self.base:g}" if isinstance(self.base, float) else str(self.base)
@@ -156,7 +155,7 @@ class ScaleSpace(Levelwise):
         return "\n".join(lines)
 
     def replace(self, levels: Sequence[Tensor], **changes: Any) -> ScaleSpace:
-        """A ScaleSpace of these levels on this one's grid, but for ``changes`` of the grid's fields."""
+        """A ScaleSpace of these levels on this one's grid, with ``changes`` to the grid's fields."""
         levels = _check_levels(levels)
         if len(levels) != self.num_levels and not changes:
             raise ValueError(f"each level needs a step and an origin, got {len(levels)} levels for {self.num_levels}")
@@ -192,7 +191,7 @@ class ScaleSpace(Levelwise):
 
 
 def place(levels: Sequence[Tensor], grid: Grid) -> ScaleSpace:
-    """Levels that are known to fit on a grid: nothing is checked."""
+    """Put levels on a grid, without checking that they fit."""
     x = object.__new__(ScaleSpace)
     x.levels, x.grid = tuple(levels), grid
     return x
@@ -201,16 +200,16 @@ def place(levels: Sequence[Tensor], grid: Grid) -> ScaleSpace:
 def _check_levels(levels: Any) -> tuple[Tensor, ...]:
     if isinstance(levels, Tensor):
         raise TypeError(
-            f"levels are a tuple of tensors, got one of shape {tuple(levels.shape)}; take a stacked tensor "
-            "(B, C, S, *spatial) apart with ScaleSpace.unstack"
+            f"levels must be a tuple of tensors, got one of shape {tuple(levels.shape)}; split a stacked "
+            "tensor (B, C, S, *spatial) with ScaleSpace.unstack"
         )
     levels = tuple(levels)
     if not levels:
         raise ValueError("a ScaleSpace needs at least one level, got none")
     if not all(isinstance(level, Tensor) for level in levels):
-        raise TypeError(f"levels are tensors, got {[type(level).__name__ for level in levels]}")
+        raise TypeError(f"levels must be tensors, got {[type(level).__name__ for level in levels]}")
     if any(level.ndim != levels[0].ndim for level in levels):
-        raise ValueError(f"levels have one number of axes, got shapes {_shapes(levels)}")
+        raise ValueError(f"levels must have the same number of axes, got shapes {_shapes(levels)}")
     return levels
 
 
@@ -223,7 +222,7 @@ def _check_fit(levels: tuple[Tensor, ...], grid: Grid, steps_given: bool) -> Gri
         )
     others = [a for a in range(levels[0].ndim) if a not in grid.axes]
     if grid.dims and any(level.shape[a] != levels[0].shape[a] for level in levels[1:] for a in others):
-        raise ValueError(f"levels have one batch size and number of channels, got shapes {_shapes(levels)}")
+        raise ValueError(f"levels must have the same batch size and channels, got shapes {_shapes(levels)}")
     return grid
 
 
@@ -240,11 +239,11 @@ def check_space(x: Any) -> ScaleSpace:
 
 
 def check_grid(x: Any) -> ScaleSpace:
-    """Return ``x`` if its axes of space follow batch and channels, where windows slide."""
+    """Return ``x`` if its spatial axes follow batch and channels, where windows slide."""
     axes = check_space(x).grid.axes
     if axes and axes != tuple(range(2, x.levels[0].ndim)):
         raise ValueError(
-            f"windows slide over levels (B, C, *spatial), got shapes {x.shapes} with the axes of space at {axes}; "
+            f"windows need levels (B, C, *spatial), got shapes {x.shapes} with the spatial axes at {axes}; "
             "permute back first"
         )
     return x
@@ -256,7 +255,7 @@ def _collate(samples: Sequence[ScaleSpace], *, collate_fn_map: Any = None) -> Sc
     for other in samples[1:]:
         if [shape[1:] for shape in other.shapes] != [shape[1:] for shape in first.shapes] or other.grid != first.grid:
             raise ValueError(
-                f"samples are joined along their batch axis if all else is the same, got\n{first}\nand\n{other}\n"
+                f"samples can be joined along the batch axis if all else is the same, got\n{first}\nand\n{other}\n"
                 "Lift images of one size, with one lift, or pass a collate_fn of your own to the DataLoader"
             )
     return first.on([torch.cat(levels) for levels in zip(*(sample.levels for sample in samples), strict=True)])

@@ -1,4 +1,4 @@
-"""While foreign code runs on scale-spaces: refuse what it might get wrong in silence."""
+"""While foreign code runs on scale-spaces, refuse what it might silently get wrong."""
 
 import linecache
 import re
@@ -42,8 +42,8 @@ def refuse_tests_for_tensors(frame: FrameType | None) -> None:
         if not re.search(r"\bisinstance\b", expression) or not re.search(r"\bTensor\b", expression):
             return
     raise TypeError(
-        f"{expression} asks whether a scale-space is a tensor; it is not, so the other branch would be taken; remove "
-        "the test, or let it test for lists instead"
+        f"{expression} asks whether a scale-space is a tensor; it is not, so the other branch would be taken; "
+        "remove the test, or test for lists instead"
     )
 
 
@@ -71,5 +71,5 @@ def _expression(frame: FrameType) -> str:
 
 
 def caller() -> FrameType | None:
-    """The frame that asked the function which calls this one."""
+    """The frame that called the function which calls this one."""
     return sys._getframe(2)

@@ -13,8 +13,8 @@ from scalespaces.space._numbers import as_integer, floor, per_axis, remembered
 class Window:
     """A window's size, and how it slides, one number per axis; padding and dilation count taps.
 
-    A causal window answers for its last tap, is padded before the record only, and its strides count back from the
-    newest sample.
+    The output of a causal window belongs to its last tap. It is padded only before the record, and its strides count
+    back from the newest sample.
     """
 
     size: tuple[int, ...]
@@ -30,7 +30,7 @@ class Window:
         return all(before + after >= dilation * (size - 1) for size, dilation, (before, after) in axes)
 
     def check(self, sizes: Sequence[Any], spacing: Any, number: int) -> None:
-        """Refuse a level of these sizes if it is too small to hold the window once."""
+        """Refuse a level of these sizes if it is too small for the window."""
         if isinstance(spacing, np.ndarray) or self.keeps_size:
             return
         whole = as_integer(spacing)
@@ -53,7 +53,7 @@ def window_of(
     dilation: int | Sequence[int] = 1,
     causal: bool = False,
 ) -> Window:
-    """Read the arguments as PyTorch's layers have them."""
+    """Read the arguments that PyTorch's layers take."""
     dims = len(size)
     pads = padding if isinstance(padding, str) else per_axis(padding, dims, "padding")
     return _window_of(tuple(size), per_axis(stride, dims, "stride"), pads, per_axis(dilation, dims, "dilation"), causal)
@@ -84,6 +84,6 @@ def _window_of(
         if causal and any(p > total for p, total in zip(padding, totals, strict=True)):
             raise ValueError(
                 f"a causal window of {size} taps takes at most {totals} of padding, all before the "
-                f'record, got {padding}; "same" is as much as keeps the length'
+                f'record, got {padding}; "same" keeps the length'
             )
     return Window(size, stride, pairs, dilation, causal)

@@ -1,6 +1,6 @@
-"""How far a network is from equivariant, how far from commuting with translations, and is it equivariant?
+"""Measure how far a network is from commuting with downscaling and translations, and assert that it does.
 
-The network runs on the image and on the image downscaled or moved, and the levels that ought to agree are paired and
+The network runs on the image and on the image downscaled or moved, and the levels that should agree are paired and
 compared. A third run, on another image, shows how much the channels vary at all.
 """
 
@@ -26,9 +26,9 @@ from scalespaces.theory._arguments import check_choice, check_integer
 DOWNSCALINGS = ("cascade", "direct", "pillow")
 Downscaling = str | Callable[[Tensor, int], Tensor]
 Model = Callable[[Tensor], Any]
-_EXACT = 'Exact are lifts with method="cascade", and layers that are the same at all levels, dilated with them. '
+_EXACT = 'Lifts with method="cascade" are exact, as are layers that are the same at all levels, dilated with them. '
 _NO_LIFT = "No nn.Lift ran, so levels whose filters reach past the last one were not found, and were compared. "
-_EXACT_MOVES = "Exact are layers that are the same at all positions. "
+_EXACT_MOVES = "Layers that are the same at all positions are exact. "
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def translation_error(
         model, image: as in :func:`equivariance_error`; the levels must have positions, so no score vectors.
         translations: in pixels. Default: powers of the base up to the last level's.
         margin: part of each side of a level that is left out because of the borders; levels that see more of the image
-            than that measure its borders, too. None leaves out exactly the samples that see a border.
+            than that also measure its borders. None leaves out exactly the samples that see a border.
         axis: the axis of the image along which it moves, counted from the last, -1.
     """
     with Watched(model) as watched:
@@ -110,18 +110,18 @@ def assert_equivariant(
 ) -> None:
     r"""Fail unless the network commutes with downscaling: at every level, in every channel, at every sample.
 
-    *Compared* are level :math:`k + \ell` of the image and level :math:`k` of the image downscaled by :math:`D^\ell`,
+    Level :math:`k + \ell` of the image is *compared* with level :math:`k` of the image downscaled by :math:`D^\ell`,
     borders included. The largest difference in a channel is divided by the channel's spread, a standard deviation over
-    images: how much its values differ between the downscaled image and its negative turned round. So neither a bias nor
-    a fixed pattern hides an error. Levels are *left out* as by :func:`equivariance_error`.
+    images: how much its values differ between the downscaled image and its flipped negative. So neither a bias nor a
+    fixed pattern hides an error. Levels are *left out* as by :func:`equivariance_error`.
 
-    *Refused*, with a ValueError, are tests that prove nothing: no level is left to compare, or only single samples
-    along an axis; the image is constant; no channel of the output depends on it, for instance because all ReLUs are
-    dead (some may be constant, and must then agree); or rounding is larger than the tolerance, because a channel's
-    values are many times larger than its spread. Then use float64.
+    Tests that prove nothing are *refused* with a ValueError: no level is left to compare, or only single samples along
+    an axis; the image is constant; no channel of the output depends on it, for instance because all ReLUs are dead
+    (some may be constant, and must then agree); or rounding is larger than the tolerance, because a channel's values
+    are many times larger than its spread. Then use float64.
 
-    Scaling keeps the first pixel in its place, so a network that adds something to each sample by its index may commute
-    with it. ``translations=True`` finds such networks.
+    Scaling keeps the first pixel in its place, so a network that adds something to each sample based on its index may
+    commute with it. ``translations=True`` finds such networks.
 
     Args:
         model, shifts, lift_arguments: as in :func:`equivariance_error`.
@@ -139,7 +139,7 @@ def assert_equivariant(
         found, uneven, smaller = _downscaled(watched, image, "cascade", shifts, lift_arguments)
         if _is_flat(image) or _is_flat(smaller):
             size = tuple(image.shape)
-            raise ValueError(f"an image that is constant, or is when downscaled, shows nothing; use noise, got {size}")
+            raise ValueError(f"an image that is constant, or is when downscaled, proves nothing; use noise, got {size}")
         if uneven:
             raise AssertionError(f"not equivariant: {uneven}; use the same layers at all levels.\n{found.table}")
         found.judge(tolerance, _EXACT + ("" if watched.lifts else _NO_LIFT))
@@ -199,7 +199,7 @@ def _downscaled(
 def _shrinking(
     watched: Watched, whole: ScaleSpace, downscaling: Downscaling, arguments: dict[str, Any], dims: int
 ) -> Callable[[Tensor, int], Tensor]:
-    """The downscaling as a function, with the arguments of the model's lift where none are given."""
+    """The downscaling as a function, by default with the arguments of the model's lift."""
     if callable(downscaling):
         return downscaling
     check_choice("downscaling", downscaling, DOWNSCALINGS)
@@ -210,7 +210,7 @@ def _shrinking(
     arguments = {"base": whole.base, **({name: getattr(lift, name) for name in names} if lift else {}), **arguments}
     if whole.causal:
         if downscaling != "cascade":
-            raise ValueError(f'a causal space has no downscaling but "cascade", got {downscaling!r}; pass a function')
+            raise ValueError(f'a causal space has only the downscaling "cascade", got {downscaling!r}; pass a function')
         return lambda signal, n: causal_downscale(signal, n, **arguments)
     if downscaling == "pillow":
         return lambda image, n: _resize(image, arguments["base"] ** n)
@@ -254,7 +254,7 @@ def _moves(
 ) -> list[int]:
     """The translations, checked; ``whole`` takes whole samples of every level only, by default the smallest one."""
     if axis not in range(2 - image.ndim, 0):
-        raise ValueError(f"axis is one of the image's last {image.ndim - 2}, counted from -1 down, got {axis}")
+        raise ValueError(f"axis must be one of the image's last {image.ndim - 2}, counted from -1 down, got {axis}")
     space, side = watched(image), image.shape[axis]
     if space.causal:
         raise ValueError("a causal space is counted back from its end, which moves with the window")
@@ -266,7 +266,7 @@ def _moves(
         found = [n for n in tried if n > 0 and all(as_integer(n / step) is not None for step in pixels)]
         if len(found) < len(translations or [1]):
             raise ValueError(
-                f"the image moves by whole samples of every level, {sorted(pixels)} pixels apart, got "
+                f"the image must move by whole samples of every level, {sorted(pixels)} pixels apart, got "
                 f"{translations or 'no move'} within {side} pixels; use common multiples, a larger image (bases such "
                 "as the square root of 2 have none)"
             )

@@ -1,4 +1,4 @@
-"""The table of errors: how outputs that ought to agree are compared, printed and judged.
+"""The table of errors: how outputs that should agree are compared, printed and judged.
 
 The table divides differences by the norm of the level, as the paper does. The verdict divides the largest difference in
 a channel by the *spread* of that channel, a standard deviation over images, so that neither a bias nor a fixed pattern
@@ -31,7 +31,7 @@ class EquivarianceTable:
         levels: the numbers of the columns.
         what: ``"l"`` or ``"translation"``.
         left_out: levels that cannot be exact, and why. Entries that compare one of them are left out.
-        failed: downscalings without a row, because the network rejects an image so small, and its error.
+        failed: downscalings without a row, because the network rejects such a small image, and its error.
     """
 
     errors: NDArray
@@ -98,7 +98,7 @@ def error_text(corner: str, columns: Iterable[str], rows: Iterable[tuple[str, Se
 
 
 class Pair(NamedTuple):
-    """Two outputs that ought to agree, and the output for another image: rows are samples, columns are channels."""
+    """Two outputs that should agree, and the output for another image: rows are samples, columns are channels."""
 
     entry: tuple[int, int]
     expected: Tensor
@@ -155,7 +155,7 @@ class Comparison:
         self.thin = any(max(sizes) == 1 < whole for whole, *sizes in sides if sizes)
 
     def judge(self, tolerance: float | None, advice: str) -> None:
-        """Return if the outputs agree; raise an AssertionError if they do not, a ValueError if one cannot tell."""
+        """Return if the outputs agree; raise an AssertionError if they do not, a ValueError if it is unclear."""
         table, differences, precision = self.table, self.differences, self.precision
         default, double = (1e-9, "") if precision < 1e-12 else (1e-4, "float64 (model.double(), image.double()), ")
         tolerance = default if tolerance is None else check_real("tolerance", tolerance, ">= 0", lambda x: x >= 0)
@@ -179,7 +179,7 @@ class Comparison:
             raise AssertionError(
                 f"not equivariant: level {level} of the image {how} differs from level {above} of the image by "
                 f"{size:.3g}{unit} (channel {channel}, tolerance {tolerance:g}). {advice}"
-                f"{'In float64 rounding is no cause: model.double(), image.double(). ' if double else ''}"
+                f"{'To rule out rounding, use float64: model.double(), image.double(). ' if double else ''}"
                 f"Relative L2 errors:\n{table}"
             )
         if not varies.any():
@@ -195,5 +195,5 @@ class Comparison:
             raise ValueError(
                 f"rounding hides the answer: channel {channel} has values up to {rounding[channel] / precision:.3g} "
                 f"and a spread of {typical[channel]:.3g}, too little for a tolerance of {tolerance:g}; use {double}"
-                "a larger tolerance, a smaller bias or an image of more contrast"
+                "a larger tolerance, a smaller bias or an image with more contrast"
             )

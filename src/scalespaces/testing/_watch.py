@@ -17,8 +17,8 @@ from scalespaces.space import ScaleSpace
 
 LIFT_ARGUMENTS = ("zero_scale", "kernel", "padding_mode", "truncation")
 CAUSAL_ARGUMENTS = ("zero_scale", "stages", "padding_mode")
-_LIFTS = (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)  # by which lifts are known; this room may not import the layers
-ROUNDINGS = 16  # of its largest value: by so much a channel may differ, whatever the tolerance
+_LIFTS = (LIFT_ARGUMENTS, CAUSAL_ARGUMENTS)  # by which lifts are recognized; this package may not import the layers
+ROUNDINGS = 16  # of its largest value: how much a channel may always differ, whatever the tolerance
 
 
 class Watched:
@@ -83,7 +83,7 @@ def level_numbers(x: ScaleSpace) -> range:
 
 
 def levels_outside(watched: Watched, image: Tensor) -> tuple[dict[int, str], str]:
-    """Find the levels that cannot be exact and why, and whether some levels see other levels than the rest do.
+    """Find the levels that cannot be exact and why, and whether some levels see different levels from the rest.
 
     The lifted levels are hidden one by one; an output level that changes sees the hidden one.
     """
@@ -111,7 +111,7 @@ def levels_outside(watched: Watched, image: Tensor) -> tuple[dict[int, str], str
 
 
 def other_image(image: Tensor) -> Tensor:
-    """Another image of the same kind: the negative, turned round. Of a constant image it is the same image."""
+    """Another image of the same kind: the negative, flipped. For a constant image it is the same image."""
     axes = tuple(range(2, image.ndim))
     return (image.amin(axes, keepdim=True) + image.amax(axes, keepdim=True) - image).flip(axes)
 

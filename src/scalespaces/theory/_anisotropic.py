@@ -42,7 +42,7 @@ def anisotropic_gaussian(
     may be singular. A diagonal T gives the product of :data:`discrete_gaussian` kernels. With correlation some taps are
     slightly negative: -0.0015, compared with a peak of 0.22, for [[1, 1/2], [1/2, 1]].
 
-    Half the width is ``radius``, for all axes or one each; by default ``truncation`` standard deviations of each axis.
+    ``radius`` is half the width, for all axes or one per axis; by default ``truncation`` standard deviations per axis.
 
     Example:
         >>> anisotropic_gaussian([[2.0, 1.0], [1.0, 1.0]]).shape
@@ -76,7 +76,7 @@ def gaussian_blur(
 ) -> Array:
     r"""Blur a d-dimensional array with :func:`anisotropic_gaussian`, keeping its shape.
 
-    Outside the image lies what ``padding_mode`` says: "zeros", "reflect" (without repeating the edge), "replicate" or
+    ``padding_mode`` says what lies outside the image: "zeros", "reflect" (without repeating the edge), "replicate" or
     "circular".
     """
     f = np.asarray(image, dtype=np.float64)

@@ -17,12 +17,12 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
     .. math:: h = h_\mu^{*K}, \qquad h_\mu(n) = (1 - r) r^n, \quad n \ge 0, \qquad r = \frac{\mu}{1 + \mu}, \qquad
         K (\mu^2 + \mu) = t
 
-    The blur creates no new extrema. Its mean delay is :math:`K \mu` samples, so level k of a causal scale-space is late
-    by :math:`K \mu (c^k - 1) / (c - 1)` samples of the signal. Variances and delays of two kernels add, but their
+    The blur creates no new extrema. Its mean delay is :math:`K \mu` samples, so level k of a causal scale-space lags by
+    :math:`K \mu (c^k - 1) / (c - 1)` samples of the signal. Variances and delays of two kernels add, but their
     convolution belongs to another number of stages.
 
-    More ``stages`` K come closer to a Gaussian, and delay more. The mass beyond the last tap, before renormalization,
-    is at most ``tail``; with n taps the error of the mean is about ``n * tail``, of the variance ``n**2 * tail``.
+    More ``stages`` K give a kernel closer to a Gaussian, and more delay. The mass beyond the last tap, before
+    normalizing, is at most ``tail``; with n taps, the mean is off by about ``n * tail``, the variance ``n**2 * tail``.
     """
     part = check_real("t", t, ">= 0", lambda t: t >= 0) / check_integer("stages", stages, 1)
     check_real("tail", tail, "in (0, 1)", lambda mass: 0 < mass < 1)
@@ -34,7 +34,7 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
     while special.betainc(reach, stages, r) > tail:  # the mass at delays of at least reach
         reach *= 2
     reach = 1 + int((special.betainc(np.arange(1, reach + 1), stages, r) > tail).sum())
-    # Each tap is a multiple of the one before. In logarithms: the first may be too small for a float.
+    # Each tap is a multiple of the one before. In logarithms, because the first may be too small for a float.
     n = np.arange(reach - 1)
     logs = np.append(0.0, np.cumsum(np.log(r * (n + stages) / (n + 1))))
     taps = np.exp(logs - logs.max())
@@ -42,10 +42,10 @@ def causal_kernel(t: float, stages: int = 4, *, tail: float = 1e-8) -> Array:
 
 
 def check_causal_base(base: object) -> float:
-    """Return the base as a float if it is a whole number of at least 2, so that no sample must be interpolated."""
-    if isinstance(base, float) and base >= 2 and base.is_integer():  # the common case first: every layer asks
+    """Return the base as a float if it is a whole number of at least 2, so that nothing needs interpolation."""
+    if isinstance(base, float) and base >= 2 and base.is_integer():  # the common case first: every layer calls this
         return base
-    rule = "that is whole and >= 2 in a causal scale-space, which reads samples and interpolates none"
+    rule = "that is whole and >= 2 in a causal scale-space, which does not interpolate"
     return check_real("base", base, rule, lambda c: c >= 2 and c.is_integer())
 
 
@@ -53,7 +53,7 @@ def check_causal_padding(padding_mode: PaddingMode) -> PaddingMode:
     """Return the padding mode if the values it puts before a record are known when the record begins."""
     if padding_mode in ("reflect", "circular"):
         raise ValueError(
-            f"padding_mode={padding_mode!r} would put samples of the future before the record; in a causal "
-            "scale-space it is zeros or replicate"
+            f"padding_mode={padding_mode!r} would put samples of the future before the record; "
+            "use zeros or replicate in a causal scale-space"
         )
     return check_choice("padding_mode", padding_mode, ("zeros", "replicate"))

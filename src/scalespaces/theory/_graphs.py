@@ -28,7 +28,7 @@ def adjacency(edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None
     values = np.ones(len(pairs)) if weights is None else np.asarray(weights, dtype=np.float64)
     if values.shape != (len(pairs),) or not (np.isfinite(values) & (values >= 0)).all():
         raise ValueError(
-            f"weights are finite numbers >= 0, one for each of {len(pairs)} edges, got {values} of shape {values.shape}"
+            f"weights must be finite and >= 0, one for each of {len(pairs)} edges, got {values} of shape {values.shape}"
         )
     if n == 0:
         raise ValueError("the number of nodes of a graph without edges is unknown; pass num_nodes")
@@ -41,8 +41,8 @@ def adjacency(edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None
         matrix = matrix + matrix.T
     elif abs(matrix - matrix.T).max() > 1e-12 * matrix.max():
         raise ValueError(
-            "edges are undirected: list each once, or all in both directions with equal weights, got some with a "
-            "reverse of another weight or none; for a directed graph add up the weights of the two directions"
+            "edges are undirected: list each once, or all in both directions with equal weights, got some whose "
+            "reverse is missing or has another weight; for a directed graph add up the weights of the two directions"
         )
     return sparse.csr_array((matrix + matrix.T) / 2 + loops)
 
@@ -54,15 +54,15 @@ def graph_laplacian(
 
     .. math:: L = D - W, \qquad D^{-1/2} (D - W) D^{-1/2} \qquad \text{or} \qquad D^{-1} (D - W)
 
-    for the normalizations ``"none"``, ``"symmetric"`` and ``"random_walk"``; :math:`D` holds the row sums of
+    for the normalizations ``"none"``, ``"symmetric"`` and ``"random_walk"``; :math:`D` contains the row sums of
     :math:`W`, the matrix of weights. Isolated nodes have rows of zeros and keep their heat. A self-loop counts once in
     :math:`D`, so it matters only under a normalization, where it slows its node down.
 
     Args:
         edges: ``(E, 2)`` pairs of nodes: each edge once, or every edge in both directions with equal weights. Repeated
             edges add up. A directed graph, with the reverse of some edges only, is an error.
-        weights: one number >= 0 per edge; 1 when left out.
-        num_nodes: number of nodes; the largest node plus one when left out.
+        weights: one number >= 0 per edge; 1 by default.
+        num_nodes: number of nodes; the largest node plus one by default.
         normalization: heat is conserved as :math:`\sum_i f_i`, :math:`\sum_i \sqrt{D_{ii}} f_i` and
             :math:`\sum_i D_{ii} f_i`. All but the symmetric one leave constants unchanged.
 
@@ -113,7 +113,7 @@ def mesh_laplacian(vertices: ArrayLike, faces: ArrayLike) -> tuple[csr_array, Ar
 
     positions = np.asarray(vertices, dtype=np.float64)
     if positions.shape[1:] not in ((2,), (3,)) or not positions.size or not np.isfinite(positions).all():
-        raise ValueError(f"vertices are finite positions of shape (N, 3) or (N, 2), got shape {positions.shape}")
+        raise ValueError(f"vertices must be finite positions of shape (N, 3) or (N, 2), got shape {positions.shape}")
     triangles, n = _indices("faces", faces, 3, len(positions))
     corner = np.pad(positions, ((0, 0), (0, 3 - positions.shape[1])))[triangles]
     u, v = np.roll(corner, -1, 1) - corner, np.roll(corner, -2, 1) - corner
@@ -180,12 +180,12 @@ def _indices(name: str, values: ArrayLike, width: int, num_nodes: int | None) ->
         return np.zeros((0, width), dtype=np.int64), num_nodes or 0
     if found.ndim != 2 or found.shape[1] != width or not np.issubdtype(found.dtype, np.integer):
         raise ValueError(
-            f"{name} are integers of shape (number, {width}), got shape {found.shape} of type {found.dtype}; "
+            f"{name} must be integers of shape (number, {width}), got shape {found.shape} of type {found.dtype}; "
             "transpose them if the nodes run along the first axis"
         )
     n = int(found.max()) + 1 if num_nodes is None else num_nodes
     if not 0 <= found.min() <= found.max() < n:
-        raise ValueError(f"{name} name nodes 0 to {n - 1}, got {found.min()} to {found.max()}")
+        raise ValueError(f"{name} must name nodes 0 to {n - 1}, got {found.min()} to {found.max()}")
     return found.astype(np.int64), n
 
 

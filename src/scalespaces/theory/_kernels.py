@@ -15,7 +15,7 @@ from scipy import special
 from scalespaces.theory._arguments import Array, check_integer, check_real, did_you_mean
 
 _ALPHA_REACH = 4096  # the cost of the quadrature grows with the square of the number of taps
-_FEW = 2**16  # factors of the binomial's central coefficient that are multiplied one by one
+_FEW = 2**16  # factors of the binomial's central coefficient that are multiplied individually
 
 
 def _check_scale(t: float) -> float:
@@ -47,7 +47,7 @@ class Kernel(ABC):
     r"""A family of blurring kernels :math:`g(\cdot, t)` on the integers, :math:`t \ge 0`.
 
     A level of dilation :math:`1/a` takes :math:`t = s_0 (a^{-2\alpha} - 1)` and the width of the kernel grows as
-    :math:`t^{1/2\alpha}`; :math:`\alpha = 1` in every family but :class:`Alpha`.
+    :math:`t^{1/2\alpha}`; :math:`\alpha = 1` in every family except :class:`Alpha`.
 
     Example:
         >>> discrete_gaussian(0.75, radius=1).round(4)
@@ -103,7 +103,7 @@ class DiscreteGaussian(Kernel):
 
     .. math:: G(n, t) = e^{-t} I_{|n|}(t), \qquad G(\cdot, s) * G(\cdot, t) = G(\cdot, s + t)
 
-    Between the integers it is interpolated linearly, from a kernel narrower by what interpolation adds:
+    Between the integers it is interpolated linearly, from a kernel that is narrower by the variance it adds:
 
     .. math:: g(n + \varphi, t) = (1 - \varphi) G(n, \tau) + \varphi\, G(n + 1, \tau), \quad
         \tau = t - \varphi (1 - \varphi)
@@ -216,14 +216,14 @@ class Alpha(Kernel):
         return np.exp(-0.5 * _check_scale(t) * np.abs(w) ** (2 * self.alpha))
 
     def values(self, offsets: ArrayLike, t: float) -> Array:
-        """Evaluate the integral by Gauss-Legendre quadrature, to some 1e-13, at offsets up to 4096."""
+        """Evaluate the integral by Gauss-Legendre quadrature, to about 1e-13, at offsets up to 4096."""
         n, phi = _split(offsets)
         x, inverse = np.unique(np.abs(n + phi), return_inverse=True)
         reach = x.max(initial=0.0)
         if reach > _ALPHA_REACH + 1:
             raise ValueError(f"alpha kernels go up to offset {_ALPHA_REACH}, got {reach:g}; pass a smaller radius")
-        # Panels halve towards the singularity at 0, where their lengths make it harmless. Each holds at most about
-        # three periods of cos(w x), which 32 nodes integrate to rounding.
+        # Panels halve in length towards the singularity at 0, which makes it harmless. Each contains at most about
+        # three periods of cos(w x), which 32 nodes integrate up to rounding.
         even = np.linspace(0, math.pi, 2 + int(math.pi * reach / 20))
         edges = np.union1d(math.pi * 0.5 ** np.arange(54), even)
         nodes, weights = special.roots_legendre(32)

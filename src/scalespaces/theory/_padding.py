@@ -11,5 +11,5 @@ NUMPY_PADDING: dict[str, Any] = {"zeros": "constant", "reflect": "reflect", "rep
 
 
 def check_padding_mode(padding_mode: PaddingMode) -> PaddingMode:
-    """Return the padding mode, or list the valid ones."""
+    """Return the padding mode if it is valid; the error lists the valid ones."""
     return check_choice("padding_mode", padding_mode, NUMPY_PADDING)

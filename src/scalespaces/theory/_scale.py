@@ -23,7 +23,7 @@ _CLOSEST = 1 + 1e-9  # numbers closer to 1 than this differ from it by rounding
 
 def check_base(base: Any) -> Base:
     """Return the base, a number > 1 or a matrix that expands, as a float or as a tuple of rows."""
-    if isinstance(base, float) and _CLOSEST < base < math.inf:  # the common case first: every layer asks
+    if isinstance(base, float) and _CLOSEST < base < math.inf:  # the common case first: every layer calls this
         return base
     if isinstance(base, Real):
         return check_real("base", base, "> 1", lambda c: c > _CLOSEST)
@@ -97,7 +97,7 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
     number = np.ndim(Sigma0) == 0
     S = check_zero_scale(np.asarray(Sigma0)[()]) * np.eye(len(A)) if number else check_covariance(Sigma0)
     if S.shape != A.shape:
-        raise ValueError(f"Sigma0 must have the shape of A, got {S.shape} and {A.shape}; pass matrices of one size")
+        raise ValueError(f"Sigma0 must have the shape of A, got {S.shape} and {A.shape}; pass equal sizes")
     inverse = np.linalg.inv(A)
     before = inverse @ S @ inverse.T
     T = before - S
@@ -108,9 +108,9 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
         raise ValueError(
             f"A^-1 Sigma0 A^-T - Sigma0 must be positive semi-definite, got eigenvalues {eigenvalues.tolist()}: "
             f"A, of singular values {np.linalg.svd(A, compute_uv=False).tolist()}, is upscaling somewhere; use an A "
-            "that shrinks every ellipse of Sigma0: where Sigma0 is a number, singular values of at most 1"
+            "that shrinks every ellipse of Sigma0: if Sigma0 is a number, singular values of at most 1"
         )
-    noise = eigenvalues < 1e-12 * size  # zeros but for rounding, of either sign
+    noise = eigenvalues < 1e-12 * size  # zeros up to rounding, of either sign
     if noise.any():
         T = (vectors * np.where(noise, 0.0, eigenvalues)) @ vectors.T
     return (T + T.T) / 2 + 0.0  # no negative zeros

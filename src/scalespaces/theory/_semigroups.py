@@ -23,8 +23,8 @@ class ScaleTranslation:
 
     .. math:: S_{A,z}[f](x) = [G_A * f](A^{-1} x + z), \qquad (A, z)(B, y) = (AB, B^{-1} z + y)
 
-    The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`; the paper prints another, see docs/errata.md. Every
-    zero-scale needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
+    The law follows from :math:`f(B^{-1}(A^{-1} x + z) + y)`; the paper prints a different law, see docs/errata.md.
+    Every zero-scale needs :math:`0 < |\det A| \le 1`, which is checked here; :func:`act` checks the rest.
 
     Args:
         A: Matrix of shape (d, d), or a number a in (0, 1] for a times the identity.
@@ -61,7 +61,7 @@ class ScaleTranslation:
         """Return (A, z)(B, y) = (AB, B^-1 z + y): act by ``other`` first, then by ``self``; also ``self @ other``."""
         if self.z.size != other.z.size:
             raise ValueError(
-                f"elements must have one dimension, got {self.z.size} and {other.z.size}; compose like with like"
+                f"elements must have the same dimension, got {self.z.size} and {other.z.size}; compose like with like"
             )
         return ScaleTranslation(self.A @ other.A, np.linalg.solve(other.A, self.z) + other.z)
 
@@ -100,7 +100,7 @@ def act(
         f: The image.
         element: (A, z).
         Sigma0: Zero-scale: a covariance matrix, or a number s0 for s0 times the identity.
-        shape: Shape of the output. By default it holds all :math:`x \ge 0` up to the last position inside the image,
+        shape: Shape of the output. By default it covers all :math:`x \ge 0` up to the last position inside the image,
             which needs a diagonal A with positive entries.
         padding_mode: What lies outside the image, and outside its blurred version, as in :func:`gaussian_blur`.
         truncation: Half the width of the kernel in standard deviations.

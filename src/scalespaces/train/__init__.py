@@ -1,6 +1,6 @@
 """Training, evaluation and prediction: recipes run by Lightning, metrics at many scales, and masks of large images.
 
-Five names are all that a notebook needs; the commands run the same functions::
+A notebook needs only five names; the commands run the same functions::
 
     recipe = scalespaces.train.load_recipe("recipes/pcam_s_densenet.yaml", ["--data.root", "data/pcam"])
     result = scalespaces.train.train(recipe, "out/pcam")

@@ -18,7 +18,7 @@ class KeyedBatches(Sampler[list[int]]):
 
     The samples are permuted by (seed, epoch). Step :math:`n` takes the samples :math:`nB` to :math:`(n+1)B` with the
     batch size :math:`B`. Processes and accumulated batches split a step and do not change it. Samples that do not fill
-    a step are left out; they are others in every epoch. ``epoch`` and ``start``, a batch of it, are where to begin.
+    a step are left out; they differ in every epoch. The first batch is batch ``start`` of ``epoch``.
 
     Example:
         >>> images, labels = torch.zeros(10, 8, 8, dtype=torch.uint8), torch.arange(10)
@@ -42,13 +42,13 @@ class KeyedBatches(Sampler[list[int]]):
     ) -> None:
         if batch_size % (processes * accumulate):
             raise ValueError(
-                f"data.batch_size is divided over {processes} processes and {accumulate} accumulated batches, got "
+                f"data.batch_size is divided among {processes} processes and {accumulate} accumulated batches, got "
                 f"{batch_size}; use a multiple of {processes * accumulate}"
             )
         if len(dataset) < batch_size:
             raise ValueError(
-                f"a step takes data.batch_size samples, and the training set has {len(dataset)}, fewer than "
-                f"{batch_size}; use a smaller data.batch_size"
+                f"a step needs data.batch_size, {batch_size} samples, but the training set has {len(dataset)}; use a "
+                "smaller data.batch_size"
             )
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.rank, self.processes, self.accumulate = rank, processes, accumulate
@@ -110,7 +110,7 @@ def evaluation_loader(
     """A loader of every sample once, in order; with several processes, of every ``processes``-th sample."""
     if len(dataset) < processes:  # a process without samples would not take part when results are combined
         raise ValueError(
-            f"{processes} processes share a set of at least as many samples, got {len(dataset)}; use fewer processes"
+            f"{processes} processes need at least as many samples, got {len(dataset)}; use fewer processes"
         )
     own = dataset if processes == 1 else Part(dataset, np.arange(rank, len(dataset), processes))
     return DataLoader(own, batch_size, collate_fn=collate, pin_memory=pin, **worker_options(workers))
@@ -121,7 +121,7 @@ def collate(samples: list[Any]) -> list[Tensor]:
     sizes = {tuple(sample[0].shape) for sample in samples}
     if len(sizes) > 1:
         shown = ", ".join(" x ".join(map(str, size)) for size in sorted(sizes)[:3])
-        raise ValueError(f"images of a batch have the same size, got {shown}; set data.size, or data.crop for masks")
+        raise ValueError(f"images of a batch must have one size, got {shown}; set data.size, or data.crop for masks")
     return default_collate(samples)
 
 

@@ -18,7 +18,7 @@ LAST, BEST, NETWORK, METRICS = "last.ckpt", "best.ckpt", "model.safetensors", "m
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Checkpoints are written whole or not at all, and loading one runs no code."""
+    """Checkpoints are written completely or not at all, and loading one runs no code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write the file."""
@@ -31,19 +31,19 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint, which holds only tensors and plain values."""
+    """Read a checkpoint, which contains only tensors and plain values."""
     try:
         return torch.load(path, map_location=map_location or "cpu", weights_only=True)
     except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is no checkpoint, or a damaged one: {error}") from error
+        raise ValueError(f"{str(path)!r} is not a checkpoint, or is damaged: {error}") from error
     except Exception as error:
-        raise ValueError(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
+        raise ValueError(f"{str(path)!r} contains more than tensors and plain values: {error}") from error
 
 
 class Keeper(Checkpoint):
-    """Writes the files of a run, each whole or not at all.
+    """Writes the files of a run, each completely or not at all.
 
-    ``last.ckpt`` is written every so many steps and after every epoch, ``best.ckpt`` and ``model.safetensors`` after
+    ``last.ckpt`` is written after ``every`` steps and after every epoch, ``best.ckpt`` and ``model.safetensors`` after
     the best epoch so far. ``metrics.csv`` has a line per epoch, which is also printed. After ``max_steps`` steps,
     training stops. (Lightning's own ``max_steps`` ends an epoch twice in a resumed run.)
     """
@@ -66,7 +66,7 @@ class Keeper(Checkpoint):
         self.rows = [dict(row) for row in state_dict["rows"]]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Stop at once if the steps before were enough."""
+        """Stop at once if all steps are already done."""
         trainer.should_stop = trainer.should_stop or self._enough(trainer)
 
     def _enough(self, trainer: Any) -> bool:
@@ -82,7 +82,7 @@ class Keeper(Checkpoint):
         trainer.should_stop = trainer.should_stop or (stepped and enough)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Add a line, and save, once more if it is the best."""
+        """Add a line, and save; if it is the best epoch, also save that."""
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready < trainer.num_training_batches:
             if self.best is None:  # max_steps ended an epoch early: it can be resumed, but has no metrics
                 self._save_network(trainer)

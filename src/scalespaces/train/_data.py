@@ -17,12 +17,12 @@ class DataOptions:
         kind: pcam (the official HDF5 files), pcam_folder (patches and a CSV file), cityscapes (the official tree), idx
             (MNIST's format), class_folders (a folder for each class), table (images and a CSV file with the columns id
             and label) or masks (a folder images next to a folder masks).
-        root: folder of the data. Your own data have a folder, or CSV file, for each of train, valid and test in it, or
-            none: then a part is held out for validation.
-        batch_size: samples of one step, over all devices and accumulated batches.
-        workers: reading processes of each device.
-        size: height and width that images are brought to (class_folders, table); needed if they differ in size. Give
-            the same to evaluate and predict.
+        root: folder of the data. For your own data it has a folder, or CSV file, for each of train, valid and test; or
+            none, and a part is held out for validation.
+        batch_size: samples per step, over all devices and accumulated batches.
+        workers: reading processes per device.
+        size: height and width that images are resized to (class_folders, table); needed if they differ in size. Use the
+            same for evaluate and predict.
         crop: height and width of random crops while training (segmentation); whole images are validated in windows of
             this size.
         flip: mirror half of the images left to right while training (segmentation).
@@ -30,12 +30,12 @@ class DataOptions:
         jitter: scale jitter: training images are shown larger or smaller by a factor between these two.
         mean: of each channel of images in [0, 1], subtracted; saved with the network.
         std: of each channel, divided by; saved with the network.
-        num_classes: number of classes, if the data do not tell it (masks, table, idx).
-        classes: their names, if the data do not tell them (masks, table, idx); saved with the network.
-        table: CSV file with the labels (table, pcam_folder), if it is not called after the split.
+        num_classes: number of classes, if the data do not define it (masks, table, idx).
+        classes: names of the classes, if the data do not define them (masks, table, idx); saved with the network.
+        table: CSV file with the labels (table, pcam_folder), if it is not named after the split.
         holdout: share of the training set that is held out for validation if there is no validation set.
-        limit: use this many training samples only, with all classes in their proportions.
-        on_error: raise an error at files that cannot be read, or skip and count them.
+        limit: use only this many training samples, with all classes in their proportions.
+        on_error: raise an error for files that cannot be read, or skip and count them.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class DataOptions:
         if self.kind not in get_args(Kind):
             raise ValueError(f"data.kind is one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if (self.mean is None) != (self.std is None):
-            raise ValueError("data.mean and data.std are given together or not at all")
+            raise ValueError("data.mean and data.std must be given together or not at all")
         if self.batch_size < 1 or self.workers < 0:
             raise ValueError(f"data.batch_size is at least 1 and data.workers 0, got {self.batch_size}, {self.workers}")
         if not 0 < self.holdout < 1:
@@ -93,7 +93,7 @@ def open_split(options: DataOptions, split: str = "train", *, seed: int | None =
 
 
 def class_names(options: DataOptions) -> tuple[str, ...]:
-    """The names of the classes, in their order; none if neither the data nor the options tell them."""
+    """The names of the classes, in their order; none if neither the data nor the options define them."""
     if options.kind in ("pcam", "pcam_folder"):
         return ("normal", "tumor")
     if options.kind == "cityscapes":
@@ -114,4 +114,4 @@ def num_classes(options: DataOptions) -> int:
         return len(names)
     if options.kind == "idx":
         return 10
-    raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not tell it")
+    raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not define it")

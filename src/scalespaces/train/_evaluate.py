@@ -1,4 +1,4 @@
-"""Measure networks at several scales, compared with what people do about scale, and at what cost.
+"""Measure networks at several scales, compared with the usual ways to handle scale, and their cost.
 
 A batch takes this path, for every network, method and scale::
 
@@ -45,7 +45,7 @@ from scalespaces.train._scales import MultiScale, TooSmallError, at_scale, check
 
 Baselines = Literal["one-level", "all"]
 Method = Callable[[Tensor], Tensor]  # from images to logits
-METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}  # what is done about scale, after the network's name
+METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}  # how scale is handled, after the network's name
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The network and what was done about scale."""
+        """The network and how scale was handled."""
         return self.model + METHODS[self.method]
 
     def value(self, metric: str) -> float | None:
@@ -83,7 +83,7 @@ class Evaluation:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def lines(self) -> dict[str, list[tuple[float, float | None]]]:
-        """The metric over scales, by network and method; by set, too, if several sets were resized several times."""
+        """The metric over scales, by network and method; also by set, if several sets were resized several times."""
         apart = len({row.split for row in self.rows}) > 1 and len({row.resize for row in self.rows}) > 1
         lines: dict[str, list[tuple[float, float | None]]] = {}
         for row in self.rows:
@@ -109,7 +109,7 @@ class Evaluation:
         return "\n".join([text_table(lines), *notes])
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, classes and settings included, as plain values; None stands for an unknown one."""
+        """Everything, classes and settings included, as plain values; None stands for an unknown value."""
         return {
             **{name: version(name) for name in ("scalespaces", "torch", "torchmetrics")},
             "settings": dict(self.settings),
@@ -137,28 +137,28 @@ def evaluate(
     ignore_index: int = 255,
     metric: str | None = None,
 ) -> Evaluation:
-    """Measure networks at several scales, each with what people do about scale.
+    """Measure networks at several scales, alone and with the usual ways to handle scale.
 
     Images are resized by each of the ``scales`` first. Where every pixel has a class, answers are resized back and
-    compared with the whole mask. If images are too small for a network at a scale, there is a note and no metrics.
+    compared with the whole mask. If images are too small for a network at a scale, a note replaces the metrics.
 
     Costs are seconds per image, the median over batches, without the first resizing and normalization.
 
     Args:
         models: one, or several by name; moved to the device, and run in evaluation mode.
-        data: images with their classes or masks, or several such sets by name. A set that is named like
-            ``test_0.5`` has that scale, as those of :func:`~scalespaces.data.unseen_scales`, and others have scale 1.
-        scales: by which images are resized, bicubic.
-        tta: scales of test-time augmentation, the mean of the probabilities at these; none by default.
-        select: scales of which the one with the lowest entropy is selected; none by default.
+        data: images with their classes or masks, or several such sets by name. A set with a name like ``test_0.5`` has
+            that scale, as :func:`~scalespaces.data.unseen_scales` names them; others have scale 1.
+        scales: factors by which images are resized, bicubic.
+        tta: scales of test-time augmentation, which averages the probabilities; none by default.
+        select: scales from which the one with the lowest entropy is selected; none by default.
         baselines: which networks ``tta`` and ``select`` are for: those with one level, or all.
         pool, tile: as in :func:`predict`.
         classes: of the data: their names, or their number. By default, the networks' own.
-        batch: images that are seen at once, if they are of equal size; one where every pixel has a class.
-        device: cpu, cuda or mps, or ``"auto"`` for the best there is.
+        batch: images per batch, if they have the same size; one where every pixel has a class.
+        device: cpu, cuda or mps, or ``"auto"`` for the best available.
         workers: processes that read images.
-        limit: measure only so many images of each set, evenly spread over it.
-        ignore_index: the number in masks of pixels that do not count.
+        limit: measure only this many images of each set, evenly spread over it.
+        ignore_index: the number in masks for pixels that are not counted.
         metric: the one that tables and plots show: accuracy, auroc or nll of images; average_precision, mean_iou or
             accuracy of pixels.
 
@@ -202,7 +202,7 @@ def evaluate(
             }
         for method, given in (("tta", tta), ("select", select)):
             if given and not any(method in ways for ways in methods.values()):
-                raise ValueError(f"{method} is for networks of one level, and there is none; use baselines='all'")
+                raise ValueError(f"{method} is for networks with one level, got none; use baselines='all'")
         metrics = partial(kind, len(names), names)
         for split, part in parts.items():
             scale = set_scale(split)
@@ -271,21 +271,21 @@ def _class_names(
         channels = channels_of(network)
         for split, part in parts.items():
             if (found := len(part[0][0])) != channels:
-                raise ValueError(f"{name!r} takes images of {channels} channels, and those of {split!r} have {found}")
+                raise ValueError(f"{name!r} takes images of {channels} channels, but those of {split!r} have {found}")
         own, of_pixels = describe_answers(network)
         if of_pixels != dense:
             kinds = ("images as a whole", "every pixel")
-            raise ValueError(f"{name!r} answers for {kinds[of_pixels]}, and the data have classes of {kinds[dense]}")
+            raise ValueError(f"{name!r} answers for {kinds[of_pixels]}, but the data have classes for {kinds[dense]}")
         if number is not None and len(own) != number:
-            raise ValueError(f"{name!r} answers with {len(own)} classes, and there are {number} in the data")
+            raise ValueError(f"{name!r} answers with {len(own)} classes, but the data have {number}")
         if given and own != given and (Card.of(network).classes or set(own) == set(given)):
-            raise ValueError(f"{name!r} has the classes {', '.join(own)}, and the data in the order {', '.join(given)}")
+            raise ValueError(f"{name!r} has the classes {', '.join(own)}, but the data {', '.join(given)}")
         number, names = len(own), names or own
     return names
 
 
 class _Cell:
-    """A row in the making."""
+    """A row that is being measured."""
 
     def __init__(self, row: Row, method: Method, metrics: Any) -> None:
         self.row, self.method, self.metrics = row, method, metrics
@@ -328,7 +328,7 @@ def _measure(cells: Sequence[_Cell], networks: Mapping[str, nn.Module], part: Pa
 
 
 def _clock(device: torch.device) -> float:
-    """The time, once the device has done its work."""
+    """The time, after the device has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Several levels, one answer: how levels are combined in evaluation, and supervised in training."""
+"""How levels are combined in evaluation, and supervised in training."""
 
 from typing import Any, Literal, get_args
 
@@ -33,7 +33,7 @@ def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
     """The cross-entropy, summed over all targets that are not ignored.
 
-    It is that of the network's own answer, of the ``"mean"`` of its levels, or the mean of every level's, ``"apart"``.
+    It is that of the network's own answer, of the ``"mean"`` of its levels, or of every level ``"apart"``, averaged.
     """
     check_choice("supervise", how, get_args(Supervision))
     if how == "apart":

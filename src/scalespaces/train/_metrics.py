@@ -1,4 +1,4 @@
-"""Metrics of classes, of images or of their pixels. Made of torchmetrics (extra ``train``)."""
+"""Metrics for classes of images or of their pixels, built on torchmetrics (extra ``train``)."""
 
 import math
 import warnings
@@ -22,7 +22,7 @@ class _Metrics(nn.Module):
     """Names of the classes, checks of the arguments, and the confusion matrix."""
 
     names: tuple[str, ...]  # of the metrics over all classes; the first is shown unless another one is chosen
-    pixels: tuple[int, ...] = ()  # of an image, as far as they have classes; any size will do
+    pixels: tuple[int, ...] = ()  # of an image, if they have classes; any size will do
     update: Any
     _found: Any
 
@@ -32,7 +32,7 @@ class _Metrics(nn.Module):
         self.class_names = tuple(class_names) or tuple(map(str, range(num_classes)))
         self.ignore_index = ignore_index
         if len(self.class_names) != num_classes or len(set(self.class_names)) < num_classes:
-            raise ValueError(f"class_names are {num_classes} different names, got {list(class_names)}")
+            raise ValueError(f"class_names must be {num_classes} different names, got {list(class_names)}")
         self.confusion = classification.MulticlassConfusionMatrix(num_classes, validate_args=False)
 
     def reset(self) -> None:
@@ -118,8 +118,8 @@ class SegmentationMetrics(_Metrics):
     mean over classes of the intersection of the true and the predicted pixels, divided by their union. Each class has
     ``average_precision``, ``iou`` and support, the number of its pixels. Means leave out classes that do not occur.
 
-    A metric is None if it is undefined. Scores that are NaN count as 0. Pixels of the class ``ignore_index`` do not
-    count. Logits are ``(B, classes, H, W)`` and targets ``(B, H, W)``.
+    A metric is None if it is undefined. Scores that are NaN count as 0. Pixels of the class ``ignore_index`` are not
+    counted. Logits are ``(B, classes, H, W)`` and targets ``(B, H, W)``.
     """
 
     names = ("average_precision", "mean_iou", "accuracy")
@@ -153,7 +153,7 @@ class SegmentationMetrics(_Metrics):
 
 
 class Histograms(torchmetrics.Metric):
-    """Average precision in one pass; torchmetrics takes one for each threshold, a hundred times slower for 200."""
+    """Average precision in one pass; torchmetrics needs one pass per threshold, a hundred times slower for 200."""
 
     counts: Tensor
 

@@ -20,8 +20,8 @@ from scalespaces.models._network import first_channels
 from scalespaces.theory._arguments import check_integer
 from scalespaces.train._levels import LevelPool, answer
 
-WHOLE = 2**22  # pixels that are seen at once; the paper's S-ResNet takes 3.2 GiB for as many
-TILE = 1024  # side of the windows in which larger images are seen, in pixels
+WHOLE = 2**22  # pixels processed at once; the paper's S-ResNet needs 3.2 GiB for these
+TILE = 1024  # side of the windows for larger images, in pixels
 _COARSEST = 64  # pixels; windows start at multiples, so that networks which halve six times see the same grid
 _ITU = torch.tensor([0.299, 0.587, 0.114])  # weights of Pillow's "L"
 _CITYSCAPES = (  # the benchmark's colors, in the order of its classes
@@ -44,16 +44,16 @@ def predict(
 ) -> Any:
     """The probabilities of the classes: of images, or of their pixels if the network answers for every pixel.
 
-    Images are normalized as the network's card says, on its device. The network is in evaluation mode meanwhile.
+    Images are normalized as the network's card says, on its device. The network runs in evaluation mode.
 
     Args:
         model: a network, or a file that :func:`scalespaces.models.save` wrote.
         images: a tensor ``(B, C, H, W)`` or ``(C, H, W)``, of bytes or of numbers from 0 to 1; or the name of an image
             file, or several.
-        batch: number of images seen at once.
-        pool: how levels are combined: in the network's own way, or see :func:`~scalespaces.functional.scale_pool`.
-        size: height and width that files are resized to first, as for training; by default they are not.
-        tile: side of the windows through which large images are seen, where every pixel has a class.
+        batch: number of images per batch.
+        pool: how levels are combined: by the network itself, or as in :func:`~scalespaces.functional.scale_pool`.
+        size: height and width that files are resized to first, as in training; by default they keep their size.
+        tile: side of the windows for large images, where every pixel has a class.
 
     Returns:
         A tensor ``(B, classes)`` or ``(B, classes, H, W)`` on the CPU; a list of ``(classes, H, W)`` for files that
@@ -72,7 +72,7 @@ def predict(
         got = "none" if tensor is None else f"shape {tuple(tensor.shape)}"
         raise ValueError(f"images are a tensor (B, C, H, W) or (C, H, W), a file, or several files, got {got}")
     if tensor is not None and size is not None:
-        raise ValueError(f"size is for files, got {size}; resize a tensor before")
+        raise ValueError(f"size is for files, got {size}; resize the tensor first")
     with evaluating(network):
         pixels = describe_answers(network)[1]
         if tile is not None and not pixels:
@@ -102,7 +102,7 @@ def predict_classes(
     """The probabilities ``(classes,)`` of each image, file by file, in their order, on the CPU; as :func:`predict`.
 
     Images may differ in size. They are read until there are ``batch`` of them or four million pixels; then those of
-    equal size are seen at once. Files that cannot be used are errors, or are added to ``skipped`` with the reason.
+    equal size form a batch. Files that cannot be used raise an error, or are added to ``skipped`` with the reason.
     """
     waiting: list[tuple[File, Tensor]] = []
 
@@ -147,18 +147,18 @@ def predict_rows(
     batch: int = 8,
     pool: LevelPool = "model",
 ) -> Iterator[Tensor]:
-    """The probabilities at every pixel, ``(classes, h, W)``, some rows at a time from the top: few are in memory.
+    """The probabilities at every pixel, ``(classes, h, W)``, some rows at a time from the top, to save memory.
 
-    The image, normalized, is seen whole or through windows that overlap. Where they do, their probabilities are blended
-    with weights that fall off linearly from the middle. The outer quarter of an overlap does not count, since it is
-    near the border of a window. So windows make no difference if the network sees no further than that from a pixel,
-    and has no steps longer than that or than 64 pixels.
+    The normalized image is processed whole or in windows that overlap. Where they do, their probabilities are blended
+    with weights that fall off linearly from the middle. The outer quarter of an overlap is ignored, since it is near
+    the border of a window. So windows make no difference if the network sees no further than that from a pixel, and has
+    no strides longer than that or than 64 pixels.
 
     Args:
         tile: side of the windows, or ``(height, width)``; up to 63 pixels more, so that they start at multiples of 64.
-            By default, images of up to four million pixels are seen whole, and others in windows of 1024.
+            By default, images of up to four million pixels are processed whole, others in windows of 1024.
         overlap: of the windows, in pixels; by default a quarter of ``tile``.
-        batch: windows seen at once, if they have no more than four million pixels.
+        batch: windows per batch, if they have no more than four million pixels.
     """
     height, width = image.shape[1:]
     tiles = sides(tile, "tile") or ((height, width) if height * width <= WHOLE else (TILE, TILE))
@@ -229,17 +229,17 @@ def channels_of(model: nn.Module) -> int:
     """The number of channels of the images it takes: 1 or 3, for which files can be read."""
     channels = len(Card.of(model).mean) or first_channels(model)
     if channels not in (1, 3):
-        raise ValueError(f"images in files have 1 or 3 channels, and the network takes {channels}")
+        raise ValueError(f"images in files have 1 or 3 channels, but the network takes {channels}")
     return channels
 
 
 def device_called(name: str) -> torch.device:
-    """The device of that name; the best there is for ``"auto"``."""
+    """The device of that name; the best available for ``"auto"``."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     there = [kind for kind in found if found[kind]]
     device = there[0] if name == "auto" else name
     if device.partition(":")[0] not in there:
-        raise ValueError(f"there is no device {name!r} here; use auto or one of {', '.join(there)}")
+        raise ValueError(f"no device {name!r} is available; use auto or one of {', '.join(there)}")
     return torch.device(device)
 
 
@@ -288,7 +288,7 @@ def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
             side = min(2 * side, 1024)
     names, number = tuple(Card.of(model).classes), found.shape[1]
     if names and len(names) != number:
-        raise ValueError(f"the network's card has {len(names)} classes, and its answers {number}; they must agree")
+        raise ValueError(f"the network's card has {len(names)} classes, but its answers {number}; they must agree")
     return names or tuple(map(str, range(number))), found.ndim == 4
 
 
@@ -304,7 +304,7 @@ def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bo
         expected = f"({b}, classes) or ({b}, classes, {h}, {w}) for images of shape {tuple(images.shape)}"
         raise ValueError(f"networks answer with logits {expected}, got {shape or type(logits).__name__}")
     if logits.shape[1] < 2:
-        raise ValueError(f"predictions choose between two classes or more, and the network has {logits.shape[1]}")
+        raise ValueError(f"predictions need two classes or more, but the network has {logits.shape[1]}")
     if pixels is not None and pixels != (logits.ndim == 4):
         use = "images as a whole; use predict_classes" if pixels else "every pixel; use predict_mask"
         raise ValueError(f"the network answers for {use}")
@@ -312,9 +312,9 @@ def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bo
 
 
 def check_finite(probabilities: Tensor) -> Tensor:
-    """Refuse probabilities that no class can be chosen by."""
+    """Refuse probabilities that are not finite."""
     if not probabilities.isfinite().all():
-        raise ValueError("its scores are not finite; look at its weights and the values of the image")
+        raise ValueError("its scores are not finite; check its weights and the values of the image")
     return probabilities
 
 
@@ -333,7 +333,7 @@ def named(file: File, image: Tensor) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise ValueError(f"{str(file)!r} is too much for the memory; use a smaller batch or tile: {error}") from error
+        raise ValueError(f"{str(file)!r} does not fit into memory; use a smaller batch or tile: {error}") from error
     except (ValueError, RuntimeError) as error:
         size = f"{image.shape[-1]} x {image.shape[-2]} pixels"
         raise ValueError(f"the network cannot answer for {str(file)!r}, {size}: {error}") from error

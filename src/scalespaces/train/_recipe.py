@@ -20,7 +20,7 @@ from scalespaces.train._levels import LevelPool, Supervision
 
 @dataclass
 class ModelOptions:
-    """Which network to train: one by name, one from a file, or any other, converted.
+    """Which network to train: one by name, one from a file, or any other network, converted.
 
     Args:
         name: one that ``scalespaces models`` lists.
@@ -28,7 +28,7 @@ class ModelOptions:
         lift: how images become levels: arguments of scalespaces.nn.Lift, merged over the network's own.
         arguments: of that network, see ``scalespaces info NAME``; or of the source. num_classes and in_channels follow
             from the data by default.
-        file: a safetensors file to start from, with the network and its weights; a converted network needs source, too.
+        file: a safetensors file to start from, with the network and its weights; a converted network also needs source.
         source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model.
         convert: arguments of scalespaces.convert for the source, except the lift.
     """
@@ -51,7 +51,7 @@ class ModelOptions:
                     raise ValueError(f"the lift is a key of its own: use {place}, not model.{key}.{name}")
         for wrong, message in (
             (not (named or sourced or filed), "name, model.source or model.file is needed: which network to train"),
-            (named and (sourced or filed), "name is given alone: model.file and model.source name a network, too"),
+            (named and (sourced or filed), "name must be given alone: model.file and model.source also name a network"),
             (
                 self.preset != "recommended" and not named,
                 f"preset is for a model.name, got {self.preset!r} without one",
@@ -102,8 +102,8 @@ class LevelOptions:
     """How levels are supervised and combined.
 
     Args:
-        supervise: the loss is that of the network's own answer; of the mean of its levels' logits, so that every level
-            learns; or of every level apart.
+        supervise: compute the loss from the network's own answer; from the mean of its levels' logits, so that every
+            level learns; or from every level apart.
         pool: how levels are combined in validation: by the network itself (model), or the mean, max or logsumexp of
             their logits, or the mean of their probabilities.
     """
@@ -124,19 +124,19 @@ class TrainerOptions:
         nodes: machines; torchrun and SLURM set it themselves.
         strategy: auto (ddp when there are several devices), ddp, or fsdp to shard large networks.
         precision: 32-true, 16-mixed, bf16-mixed or 64-true.
-        accumulate: split each batch into so many parts and average their gradients: less memory. Each part has its
+        accumulate: split each batch into this many parts and average their gradients, to save memory. Each part has its
             own batch normalization, and its own mean where pixels are ignored.
-        sync_batchnorm: take batch normalization's statistics over all devices.
-        recompute: keep only the inputs of a network's blocks for the gradient, and recompute the rest: less memory for
-            about a third more time. For networks by name, not for converted ones.
+        sync_batchnorm: compute batch normalization's statistics over all devices.
+        recompute: keep only the inputs of a network's blocks for the backward pass, and recompute the rest: less memory
+            for about a third more time. For networks by name, not for converted ones.
         compile: run torch.compile on the network.
         channels_last: store images with channels last, which is faster for most networks.
-        deterministic: use only deterministic algorithms, and refuse others.
+        deterministic: use only deterministic algorithms.
         monitor: the quantity in metrics.csv that selects the best epoch; by default valid/accuracy or valid/mean_iou.
-        patience: stop when that has not improved for so many epochs.
+        patience: stop when that has not improved for this many epochs.
         checkpoint_every: steps between checkpoints within an epoch; there is always one after an epoch.
         log_every: steps between points in TensorBoard.
-        valid_batches: validate with so many batches only.
+        valid_batches: validate with only this many batches.
     """
 
     epochs: int = 100
@@ -169,7 +169,7 @@ class Recipe:
     """An experiment.
 
     Args:
-        seed: of all that is random.
+        seed: of everything random.
     """
 
     model: ModelOptions
@@ -184,7 +184,7 @@ class Recipe:
             raise ValueError(f"seed is from 0 to 2**63 - 1, got {self.seed}")
 
     def save(self, path: str | Path) -> None:
-        """Write all of it as YAML, which :func:`load_recipe` reads."""
+        """Write the whole recipe as YAML, which :func:`load_recipe` reads."""
         with replacing(path) as draft:
             draft.write_text(yaml.safe_dump(self._plain(), sort_keys=False), encoding="utf-8")
 
@@ -224,7 +224,7 @@ def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> 
     """The recipe, and the namespace with all of the parser's options."""
     if path is not None:
         if not Path(path).is_file():
-            raise FileNotFoundError(f"no recipe {str(path)!r}; those of scalespaces are in the folder recipes")
+            raise FileNotFoundError(f"no recipe {str(path)!r}; scalespaces has its own in the folder recipes")
         _refuse_duplicates(Path(path))
         words = ["--recipe", str(path), *words]
     try:
@@ -235,7 +235,7 @@ def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> 
 
 
 def _refuse_duplicates(path: Path) -> None:
-    """Refuse a key that is there twice: YAML would silently take the last."""
+    """Refuse duplicate keys: YAML would silently take the last."""
     try:
         nodes = [yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)]
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Training by a recipe, on one device or many, interrupted or not."""
+"""Training from a recipe, on one device or many, with or without interruptions."""
 
 import logging
 import os
@@ -42,7 +42,7 @@ _BAD_ADVICE = (  # loaders are ours, and their workers are the user's choice
     ".*treespec, LeafSpec.*",
     "Checkpoint directory .* exists and is not empty",
     ".*isinstance.treespec.*",
-    ".*sync_dist=True.*",  # what is logged is of all processes already
+    ".*sync_dist=True.*",  # logged values already cover all processes
 )
 
 
@@ -60,7 +60,7 @@ class Result:
 def train(
     recipe: Recipe | str | Path, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False
 ) -> Result:
-    """Train a network by a recipe.
+    """Train a network from a recipe.
 
     The folder ``out`` gets ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, ``result.json``,
     TensorBoard's files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
@@ -117,7 +117,7 @@ def train(
 
 
 def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
-    """The network of a recipe, with weights that are a function of its seed."""
+    """The network of a recipe, with weights that depend only on its seed."""
     options = recipe.model
     torch.manual_seed(recipe.seed)
     network: nn.Module
@@ -148,16 +148,16 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
 
 
 def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
-    """Find out whether the network takes the images and knows the classes, before anything runs."""
+    """Check that the network takes the images and knows the classes, before anything runs."""
     height, width = recipe.data.crop or image.shape[1:]
     image = image[:, :height, :width]
     try:
         with evaluating(network), torch.no_grad():
             logits = answer(network, Card.of(network).normalize(to_unit(image[None])), recipe.levels.pool)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ValueError(f"model: it does not take images of {tuple(image.shape)}: {error}") from error
+        raise ValueError(f"model: the network does not take images of {tuple(image.shape)}: {error}") from error
     if not isinstance(logits, Tensor):
-        raise ValueError(f"model: networks answer with a tensor of logits, got a {type(logits).__name__}")
+        raise ValueError(f"model: networks must return a tensor of logits, got a {type(logits).__name__}")
     expected = (1, classes, *image.shape[1:]) if recipe.data.segmentation else (1, classes)
     if logits.shape != expected:
         rule = f"answers are {expected} for an image of {tuple(image.shape)} and {classes} classes"
@@ -170,11 +170,11 @@ class Patience(EarlyStopping):
     """Early stopping; a run that has stopped does not start again when it is resumed."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume, with the recipe's present patience."""
+        """Resume, with the recipe's current patience."""
         super().load_state_dict(state_dict | {"patience": self.patience})
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Stop at once if the epochs before were enough."""
+        """Stop at once if patience already ran out."""
         trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
 
 
@@ -204,7 +204,7 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
         from lightning.pytorch.strategies import ModelParallelStrategy
 
         if not isinstance(devices, int):
-            raise ValueError("trainer.devices is a number with the strategy fsdp, unless torchrun or SLURM started it")
+            raise ValueError("trainer.devices must be a number for fsdp, unless torchrun or SLURM started it")
         strategy = ModelParallelStrategy(devices * nodes, 1, save_distributed_checkpoint=False)
     try:
         with _without_advice():
@@ -229,7 +229,7 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
                 enable_model_summary=False,
                 default_root_dir=out,
             )
-    except (MisconfigurationException, ValueError, RuntimeError) as error:  # such as devices that are not there
+    except (MisconfigurationException, ValueError, RuntimeError) as error:  # such as devices that do not exist
         raise ValueError(f"trainer: {error}") from error
 
 
@@ -262,10 +262,10 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
     """The checkpoint to resume from, if there is one; an error if the folder may not be used."""
     last = out / LAST
     if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"--out is a folder, got {str(out)!r}, which is a file")
+        raise NotADirectoryError(f"--out must be a folder, got {str(out)!r}, which is a file")
     if resume and last.is_file():
         if not (out / RECIPE).is_file():
-            raise FileNotFoundError(f"{str(out)!r} has a {LAST} and no {RECIPE}, so it cannot be resumed")
+            raise FileNotFoundError(f"{str(out)!r} has a {LAST} but no {RECIPE}, so it cannot be resumed")
         if differing := recipe.differences(load_recipe(out / RECIPE)):
             way = f"{', '.join(differing)} differ; use the same values, or another --out"
             raise ValueError(f"{str(out)!r} was started with another recipe, so it cannot be resumed: {way}")
@@ -277,7 +277,7 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
     first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
     if ended and first and not force:
         way = f"it has no {LAST} to resume from" if resume else "--resume continues it"
-        raise FileExistsError(f"{str(out)!r} holds a run already; {way}, --force starts over")
+        raise FileExistsError(f"{str(out)!r} already contains a run; {way}, --force starts over")
     return None
 
 

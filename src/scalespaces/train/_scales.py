@@ -1,4 +1,4 @@
-"""What is done about scale: images resized, a network evaluated at several scales, and scale jitter for training."""
+"""Ways to handle scale: resize images, evaluate a network at several scales, and scale jitter for training."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -89,12 +89,12 @@ class MultiScale(nn.Module):
 def check_scales(scales: Sequence[float]) -> list[float]:
     """The scales, if there are any, and all are above 0."""
     if not scales:
-        raise ValueError("scales has at least one scale, got none")
+        raise ValueError("scales must contain at least one scale, got none")
     return [check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales]
 
 
 def as_float(x: Tensor) -> Tensor:
-    """In float32 at least."""
+    """At least float32."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -153,7 +153,7 @@ def _origins(n: int, factors: Tensor) -> Tensor:
 def _weights(n: int, factors: Tensor, fill: Fill, like: Tensor) -> Tensor:
     """The matrices of an axis, ``(B, n, n)``: from the image to the result."""
     shrunk = max(1.0, 1 / float(factors.min()))
-    margin = math.ceil((n - 1) / 2 * (shrunk - 1) + shrunk)  # as far as any pixel looks beyond the image
+    margin = math.ceil((n - 1) / 2 * (shrunk - 1) + shrunk)  # how far any pixel looks beyond the image
     factors = factors.to(like.device, torch.float32 if like.device.type == "mps" else torch.float64)
     place = torch.arange(-margin, n + margin, device=like.device)
     width = (1 / factors).clamp(min=1)[:, None, None]

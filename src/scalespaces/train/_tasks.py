@@ -1,4 +1,4 @@
-"""What is trained, and with what: a network, its loss and its batches, as a Lightning module."""
+"""What is trained: a network, its loss and its batches, as a Lightning module."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +22,11 @@ from scalespaces.train._scales import draw_scales, zoom, zoom_masks
 
 
 class Task(pl.LightningModule):
-    """Classification of images, or of their pixels, with all that is random keyed by (seed, epoch, sample).
+    """Classification of images, or of their pixels, with everything random keyed by (seed, epoch, sample).
 
-    The loss is the mean cross-entropy over all targets of a batch that are not ignored, on whatever device they are.
-    Dropout is drawn from a generator that is a function of (seed, epoch, batch, process), so that a resumed run
-    continues with the same numbers. The network's card normalizes images.
+    The loss is the mean cross-entropy over all targets of a batch that are not ignored, on all devices. Dropout is
+    drawn from a generator that is a function of (seed, epoch, batch, process), so that a resumed run continues with the
+    same numbers. The network's card normalizes images.
     """
 
     trainer: Any
@@ -101,7 +101,7 @@ class Task(pl.LightningModule):
         return [optimizer], [{"scheduler": steps, "interval": "epoch"}]
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        """A step; the first ones, with a smaller learning rate."""
+        """Make a step; the first ones use a smaller learning rate."""
         rates = [group["lr"] for group in optimizer.param_groups]
         share = min(1, (self.trainer.global_step + 1) / max(1, self.recipe.optimizer.warmup))
         for group in optimizer.param_groups:
