@@ -229,23 +229,15 @@ BROKEN: dict[str, Maker] = {
 # --- networks and images that prove nothing --------------------------------------------------------------------------
 
 
-def constant(draw: random.Random) -> tuple[nn.Module, Tensor]:
-    model, image = network(draw, PYRAMIDS, pooled=draw.choice([True, False]))
-    return then(model, lambda level, k: torch.ones_like(level)), image
+def pixel(draw: random.Random, single: bool) -> tuple[nn.Module, Tensor]:
+    """An image of one pixel, or the same one everywhere."""
+    model, image = BROKEN[draw.choice(["level weight", "direct lift", "plain windows"][: 3 - single])](draw)
+    return model, image[..., :1, :1] if single else image[..., :1, :1].expand(image.shape).clone()
 
 
-def constant_image(draw: random.Random) -> tuple[nn.Module, Tensor]:
-    model, image = BROKEN[draw.choice(["level weight", "direct lift", "plain windows"])](draw)
-    return model, image[..., :1, :1].expand(image.shape).clone()
-
-
-def single_pixel(draw: random.Random) -> tuple[nn.Module, Tensor]:
-    model, image = BROKEN[draw.choice(["level weight", "direct lift"])](draw)
-    return model, image[..., :1, :1]
-
-
-def pattern(model: nn.Sequential, _: object) -> nn.Module:
-    return then(model, lambda level, k: 0 * level + ramp(level))
+def pattern(model: nn.Sequential, draw: random.Random) -> nn.Module:
+    size = draw.choice([0, 1])
+    return then(model, lambda level, k: 0 * level + 1 + size * ramp(level))
 
 
 def see_all(model: nn.Sequential, _: object) -> nn.Module:
@@ -254,9 +246,12 @@ def see_all(model: nn.Sequential, _: object) -> nn.Module:
 
 USELESS: dict[str, tuple[Maker, str]] = {
     "dead": (altered(lambda model, _: inserted(model, lambda x: (x - 1e6).relu(), -1)), UNSEEN),
-    "constant": (constant, UNSEEN),
+    "constant": (
+        altered(lambda model, _: then(model, lambda f, k: 0 * f + 1), samplings=PYRAMIDS, pooled=True),
+        UNSEEN,
+    ),
     "a pattern that does not vary with the image": (altered(pattern, samplings=PYRAMIDS), UNSEEN),
-    "constant image": (constant_image, "an image that is constant"),
-    "single pixel": (single_pixel, "an image that is constant"),
+    "constant image": (lambda draw: pixel(draw, single=False), "an image that is constant"),
+    "single pixel": (lambda draw: pixel(draw, single=True), "an image that is constant"),
     "everything past the end": (altered(see_all, samplings=PYRAMIDS), "no level is left to compare"),
 }

@@ -59,12 +59,12 @@ def at(f: np.ndarray, position: Any, outside: float | str) -> float:
 def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, padding=None, scale_padding="zeros"):
     """[psi * f]_k^o(z) = sum_i sum_l sum_y psi_l^{i,o}(y) f_{k+l}^i(c^k y + z), on the grids of the levels.
 
-    ``levels`` are arrays (B, C, *spatial) whose first samples all sit at the origin; the filter is centered when
-    ``padding`` (in taps) is left out.
+    ``levels`` are arrays (B, C, *spatial) whose first samples all sit at the origin; ``padding`` is in taps, before
+    and after, and centers the filter when it is left out.
     """
     depth, size = weight.shape[2], weight.shape[3:]
-    before = [dilation * (n - 1) // 2 if padding is None else padding for n in size]
-    after = [dilation * (n - 1) - b if padding is None else b for n, b in zip(size, before, strict=True)]
+    spans = [dilation * (n - 1) for n in size]
+    before, after = zip(*(padding or (span // 2, span - span // 2) for span in spans), strict=True)
     outputs = []
     for k in range(len(levels) - (depth - 1 if scale_padding == "valid" else 0)):
         grid = levels[k].shape[2:]
@@ -79,7 +79,7 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
             if source >= len(levels):
                 continue
             ratio = steps[k] / steps[source]
-            for b, o, i in itertools.product(range(out.shape[0]), range(out.shape[1]), range(weight.shape[1])):
+            for b, i in itertools.product(range(out.shape[0]), range(weight.shape[1])):
                 f = np.empty(grid)  # f_{k+l} on the grid of level k
                 for z in np.ndindex(*grid):
                     f[z] = at(levels[source][b, i], [ratio * zi for zi in z], "edge")
@@ -88,7 +88,7 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
                         tap = [
                             stride * zi + apart * (dilation * yi - p) for zi, yi, p in zip(z, y, before, strict=True)
                         ]
-                        out[(b, o, *z)] += weight[(o, i, el, *y)] * at(f, tap, 0.0)
+                        out[(b, slice(None), *z)] += weight[(slice(None), i, el, *y)] * at(f, tap, 0.0)
         if bias is not None:
             out += bias.reshape(1, -1, *[1] * len(size))
         outputs.append(out)

@@ -19,7 +19,7 @@ from scalespaces.nn import GlobalPool, Lift, ScaleAvgPool, ScaleBatchNorm, Scale
 from scalespaces.testing import EquivarianceTable, assert_equivariant, equivariance_error, translation_error
 
 
-@pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 100, 10)], ids=str)
+@pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 60, 10)], ids=str)
 def test_exact_networks_pass(seeds):
     """In float32, and in float64 with a bias; which is refused in float32."""
     for seed in seeds:
@@ -34,7 +34,7 @@ def test_exact_networks_pass(seeds):
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_networks_fail(name):
     """Most of them in float64, where the difference is seen; in float32 they may be refused. Most have a bias."""
-    for seed in range(14):
+    for seed in range(10):
         torch.manual_seed(seed)
         model, image = BROKEN[name](random.Random(seed))
         options = {"translations": name == "index ramp"}
@@ -49,22 +49,19 @@ def test_broken_networks_fail(name):
 @pytest.mark.parametrize("name", USELESS)
 def test_what_proves_nothing_is_refused(name):
     make, reason = USELESS[name]
-    for seed in range(8):
+    for seed in range(4):
         torch.manual_seed(seed)
         model, image = make(random.Random(seed))
         dtype = (torch.float32, torch.float64)[seed % 2]
         fails(ValueError, reason, model.to(dtype), image.to(dtype))
 
 
-def test_a_channel_that_does_not_depend_on_the_image_must_agree():
+def test_channels_and_samples_are_not_hidden():
     weight = torch.tensor([1.0, 0.0])[:, None, None]
     for bias in (0.0, 0.1):
         assert_equivariant(then(Lift(3), lambda level, k, b=bias: level * weight + b), torch.randn(1, 2, 32, 32))
     broken = then(Lift(3), lambda level, k: level * weight + 0.1 * k * (1 - weight))
     fails(AssertionError, r"by inf: .*does not depend on the image \(channel 1,", broken, torch.randn(1, 2, 32, 32))
-
-
-def test_small_channels_and_single_samples_are_not_hidden():
     size = torch.tensor([1e6, 1.0])[:, None, None]
     broken = then(Lift(3), lambda level, k: size * level * (1 + 0.01 * k * (size == 1)))
     fails(AssertionError, "channel 1,", broken, torch.randn(1, 2, 32, 32))
@@ -73,15 +70,12 @@ def test_small_channels_and_single_samples_are_not_hidden():
     fails(AssertionError, "channel 0,", broken, torch.randn(2, 2, 32, 32))
 
 
-@pytest.mark.parametrize("size", [(2, 40), (40, 2)])
-def test_single_samples_show_little(size):
+def test_single_samples_show_little():
     """An image two pixels high is one high as soon as it is downscaled; pooled levels have one sample anyway."""
-    model, image = nn.Sequential(Lift(3), ScaleConv2d(1, 2, (1, 3, 3)), nn.ReLU()), torch.randn(1, 1, *size)
-    fails(ValueError, "to compare have a single sample along an axis", model, image)
-    assert_equivariant(nn.Sequential(model, GlobalPool()), image)
-
-
-# --- levels that are left out ----------------------------------------------------------------------------------------
+    model = nn.Sequential(Lift(3), ScaleConv2d(1, 2, (1, 3, 3)), nn.ReLU())
+    for image in (torch.randn(1, 1, 2, 40), torch.randn(1, 1, 40, 2)):
+        fails(ValueError, "to compare have a single sample along an axis", model, image)
+        assert_equivariant(nn.Sequential(model, GlobalPool()), image)
 
 
 @given(
@@ -161,9 +155,6 @@ def test_tables_made_by_hand():
     assert table.past(2).tolist() == [[False, True, False], [True, False, False]]
 
 
-# --- what is taken ---------------------------------------------------------------------------------------------------
-
-
 class Network(nn.Module):
     """A whole network: an answer, and the scores of its levels."""
 
@@ -180,9 +171,9 @@ class Network(nn.Module):
         return ScalePool("mean")(self.scores(image))
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_whole_networks_by_the_scores_of_their_levels(batch):
-    model, image = Network(), torch.rand(batch, 3, 40, 32)
+def test_whole_networks_by_the_scores_of_their_levels():
+    model, image = Network(), torch.rand(3, 3, 40, 32)
+    assert_equivariant(model, image[:1])
     assert_equivariant(model, image)
     table = equivariance_error(model, image)
     assert (table.levels, table.boundary) == ((0, 1, 2, 3, 4), 4)
@@ -193,20 +184,17 @@ def test_whole_networks_by_the_scores_of_their_levels(batch):
         translation_error(model, image)
     fails(ValueError, "translations need levels with positions", model, image, translations=True)
     assert_equivariant(nn.Sequential(Lift(2), ScaleConv2d(3, 4, (1, 3, 3)), GlobalPool("max")), image)
+    layer = Call(Lift(3))
+    layer.scores = nn.Linear(2, 2)  # which is not taken for a method
+    assert_equivariant(layer, image)
 
 
-def test_a_layer_called_scores_is_not_taken_for_a_method():
-    model = Call(Lift(3))
-    model.scores = nn.Linear(2, 2)
-    assert_equivariant(model, torch.randn(1, 2, 32, 32))
-
-
-@pytest.mark.parametrize("levels", [lambda x: x.permute(0, 2, 3, 1), lambda x: x.flatten(1)])
-def test_levels_of_other_shapes(levels):
-    model = nn.Sequential(Lift(4), ScaleConv2d(2, 3, (2, 3, 3)))
-    assert_equivariant(lambda image: levels(model(image)), torch.randn(2, 2, 32, 32))
+def test_levels_of_other_shapes():
+    model, image = nn.Sequential(Lift(4), ScaleConv2d(2, 3, (2, 3, 3))), torch.randn(2, 2, 32, 32)
     broken = then(model, lambda level, k: level * (1 + 0.01 * k))
-    fails(AssertionError, "not equivariant", lambda image: levels(broken(image)), torch.randn(2, 2, 32, 32))
+    for reshape in (lambda x: x.permute(0, 2, 3, 1), lambda x: x.flatten(1)):
+        assert_equivariant(nn.Sequential(model, Call(reshape)), image)
+        fails(AssertionError, "not equivariant", nn.Sequential(broken, Call(reshape)), image)
 
 
 def test_functions_run_in_evaluation_mode_too():
@@ -234,14 +222,10 @@ def test_other_threads_are_left_alone():
     assert all(level.isfinite().all() for x in seen for level in x.levels)
 
 
-def test_the_warning_of_single_samples_is_kept_back():
-    """The downscaled image is lifted to as many levels as the image."""
-    with warnings.catch_warnings():
+def test_downscalings_too_small_for_the_network_are_named():
+    with warnings.catch_warnings():  # of single samples: the downscaled image is lifted to as many levels as the image
         warnings.simplefilter("error")
         assert_equivariant(nn.Sequential(Lift(4), ScaleConv2d(1, 3, (1, 3, 3))), torch.randn(1, 1, 16, 16))
-
-
-def test_downscalings_too_small_for_the_network_are_named():
     model, image = nn.Sequential(Lift(4), ScaleAvgPool(2)), torch.randn(1, 1, 32, 32)
     table = equivariance_error(model, image)
     assert (table.rows, [*table.failed]) == ((1,), [2, 3])
@@ -258,9 +242,6 @@ def test_a_tolerance_can_be_chosen():
     fails(AssertionError, r"(?s)tolerance 0.*To rule out rounding, use float64", broken, image)
     fails(ValueError, "rounding hides the answer", Lift(3), image, tolerance=1e-9)
     fails(ValueError, "tolerance must be a finite number", broken, image, tolerance=math.nan)
-
-
-# --- translations ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Whole networks: an image is downscaled, lifted again, and every level agrees."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from reference import MATRICES
 from torch import nn
 
 import scalespaces
@@ -24,6 +26,7 @@ from scalespaces.nn import (
 from scalespaces.testing import assert_equivariant, equivariance_error, translation_error
 from scalespaces.testing._equivariance import _resize, cropped, extended
 
+BOTH = {"both": ((2.0, 0.0), (0.0, 3.0))}
 EXACT = [
     # sampling, base, padding of the lift, padding of the filters
     ("pyramid", 2.0, "reflect", "zeros"),
@@ -138,18 +141,18 @@ def test_plain_pooling_is_not_equivariant_in_dense_sampling_but_is_on_a_pyramid(
         assert_equivariant(dense, image, tolerance=1e-3)
 
 
-@pytest.mark.parametrize(("sampling", "base", "bound"), [("dense", 2**0.5, 0.05), ("dense", 1.5, 0.05), (3, 2.0, 0.05)])
-def test_modes_that_are_approximate(sampling, base, bound):
+@pytest.mark.parametrize(("sampling", "base"), [("dense", 2**0.5), ("dense", 1.5), (3, 2.0)])
+def test_modes_that_are_approximate(sampling, base):
     """Non-integer bases in dense sampling, odd oversampling: not exact, and bounded."""
-    image = photograph(257).mean(1, keepdim=True).double()
+    image = photograph(193).mean(1, keepdim=True).double()
     options: Any = {"padding_mode": "reflect", "scale_padding": "valid"}
     layers = [ScaleConv2d(1, 4, (2, 3, 3), **options), nn.ReLU(), ScaleConv2d(4, 4, (2, 3, 3), **options)]
     model = nn.Sequential(Lift(6, base, sampling=sampling), *layers).double()
     errors = equivariance_error(model, image, shifts=[1]).errors
-    assert 1e-6 < np.nanmax(errors) < bound
+    assert 1e-6 < np.nanmax(errors) < 0.05
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_the_papers_figure(layers):
     """Direct lift, reflect padding, 8 levels: below 0.01 on average until the boundary, then a blow-up.
 
@@ -187,18 +190,11 @@ def test_sizes():
     torch.testing.assert_close(small[..., 3:-3], ramp[..., ::4, ::4][..., 3:-3], atol=1e-3, rtol=0)
 
 
-def test_translations():
-    image = photograph(320).double()
-    dense = network("dense", 2.0, "reflect", "zeros", scale_padding="valid", pool=nn.Identity(), num_levels=5).double()
+def test_translations_by_part_of_a_sample():
     pyramid = network("pyramid", 2.0, "reflect", "zeros", scale_padding="valid", pool=nn.Identity(), num_levels=5)
-    table = translation_error(dense, image, translations=[1, 2])
-    assert np.nanmax(table.errors) < 1e-12
-    table = translation_error(pyramid.double(), image, translations=[16], margin=0.4)
-    assert np.nanmax(table.errors) < 1e-12  # a whole sample of every level that is read
-    table = translation_error(pyramid, image, translations=[1])
-    assert np.nanmin(table.errors) > 1e-3  # part of one
-    lift = Lift(4, sampling="dense")
-    table = translation_error(lift, torch.rand(1, 1, 18, 18))  # too narrow for the last translation
+    table = translation_error(pyramid, photograph(160), translations=[1])
+    assert np.nanmin(table.errors) > 1e-3
+    table = translation_error(Lift(4, sampling="dense"), torch.rand(1, 1, 18, 18))  # too narrow for the last one
     assert np.isnan(table.errors[-1]).all()
     assert np.nanmax(table.errors[:, 0]) == 0
 
@@ -217,65 +213,42 @@ def test_error_is_the_papers_equation():
     assert np.isnan(table.errors[2, 1])
 
 
-@pytest.mark.parametrize("level", [0, 1, 2, 3])
-def test_outputs_that_are_not_finite_are_not_equivariant(level):
-    def model(image):
+def test_outputs_that_are_not_finite_or_without_counterpart_are_not_equivariant():
+    def spoiled(image, k):
         x = scalespaces.lift(image, 4)
-        spoiled = x.levels[level].index_fill(3, torch.tensor([1]), float("nan"))
-        return x.replace((*x.levels[:level], spoiled, *x.levels[level + 1 :]))
+        level = x.levels[k].index_fill(3, torch.tensor([1]), float("nan"))
+        return x.replace((*x.levels[:k], level, *x.levels[k + 1 :]))
 
-    with pytest.raises(AssertionError, match="by inf: values that are not finite, sizes"):
-        assert_equivariant(model, torch.rand(1, 3, 64, 64), shifts=[1])
-
-
-def test_a_sample_without_counterpart_is_not_equivariant():
-    def model(image):  # one sample short wherever the image is large
+    def short(image):  # by one sample wherever the image is large
         x = scalespaces.lift(image, 3)
         return x if image.shape[-1] < 64 else x.replace(tuple(level[..., :-1] for level in x.levels))
 
     image = torch.rand(1, 1, 64, 64)
-    assert np.nanmax(equivariance_error(model, image, shifts=[1]).errors) == 0
-    with pytest.raises(AssertionError, match="by inf: values that are not finite, sizes"):
-        assert_equivariant(model, image, shifts=[1])
+    for model in (short, *(partial(spoiled, k=k) for k in range(4))):
+        with pytest.raises(AssertionError, match="by inf: values that are not finite, sizes"):
+            assert_equivariant(model, image, shifts=[1])
+    assert np.nanmax(equivariance_error(short, image, shifts=[1]).errors) == 0
 
 
-def test_models_that_are_functions():
-    """The base is read off the output."""
+def test_arguments_of_the_downscaling_are_completed_from_the_output_or_the_lift():
     assert_equivariant(lambda image: scalespaces.lift(image, 4, 1.5), torch.rand(1, 3, 64, 64))
     with pytest.raises(TypeError, match="the model must return a ScaleSpace"):
         equivariance_error(nn.Identity(), torch.rand(1, 3, 64, 64))
-
-
-def test_arguments_of_the_downscaling_are_completed_from_the_lift():
-    model = nn.Sequential(Lift(3, zero_scale=0.5))
-    image = torch.rand(1, 1, 32, 32)
+    model, image = nn.Sequential(Lift(3, zero_scale=0.5)), torch.rand(1, 1, 32, 32)
     assert_equivariant(model, image, padding_mode="reflect")
     with pytest.raises(AssertionError, match="not equivariant"):
         assert_equivariant(model, image, zero_scale=0.25)
 
 
-@pytest.mark.parametrize(
-    ("base", "compact"),
-    [
-        (((2.0, 0.0), (0.0, 1.0)), False),
-        (((2.0, 0.0), (0.0, 3.0)), False),
-        (((2.0, 1.0), (0.0, 2.0)), True),
-        (((1.0, 1.0), (1.0, -1.0)), True),
-    ],
-    ids=["one axis", "both axes", "shear", "quincunx"],
-)
-def test_anisotropic_and_affine_lifts(base, compact):
+@pytest.mark.parametrize("name", ["stretch", "both", "sheared", "quincunx"])
+def test_anisotropic_and_affine_lifts(name):
     """Axes scaled apart: at every pixel. Turned or sheared, the borders turn too: where the image is zero near them."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        Lift(3, base, sampling="dense", padding_mode="zeros", truncation=3),
-        ScaleConv2d(1, 4, (2, 3, 3), bias=False, scale_padding="valid"),
-        nn.ReLU(),
-        ScaleConv2d(4, 4, (1, 3, 3), bias=False),
-    ).double()
+    lift = Lift(3, (MATRICES | BOTH)[name], sampling="dense", padding_mode="zeros", truncation=3)
+    first, last = ScaleConv2d(1, 4, (2, 3, 3), bias=False, scale_padding="valid"), ScaleConv2d(4, 4, 3, bias=False)
+    net = nn.Sequential(lift, first, nn.ReLU(), last).double()
     image = torch.zeros(1, 1, 130, 150, dtype=torch.float64)
     image[..., 58:72, 68:82] = torch.randn(14, 14, dtype=torch.float64)
-    assert_equivariant(net, image if compact else torch.randn_like(image), tolerance=1e-12)
+    assert_equivariant(net, image if name in ("sheared", "quincunx") else torch.randn_like(image), tolerance=1e-12)
 
 
 def test_causal_spaces_are_downscaled_causally():

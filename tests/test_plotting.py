@@ -53,38 +53,26 @@ def drawn(ax) -> np.ndarray:
     return np.asarray(ax.get_images()[0].get_array())
 
 
-# --- equivariance ----------------------------------------------------------------------------------------------------
-
-
 def test_every_error_is_drawn_at_its_level():
+    """And those below the floor are counted."""
     (ax,) = plot_equivariance([ONE]).axes
     assert points(ax) == {(0, 1e-3), (1, 2e-3), (0, 1e-17)}
-    assert ax.get_yscale() == "log"
-    assert ax.get_title() == "1 layer"
-
-
-@pytest.mark.parametrize(
-    ("drawn", "note"),
-    [
+    assert (ax.get_yscale(), ax.get_title()) == ("log", "1 layer")
+    for drawn, note in (
         (ONE, "\n(1 error of 0 is drawn at 1e-17)"),
         (table([1e-19, 1e-18, np.nan]), "\n(2 errors below 1e-17 drawn at 1e-17)"),
         (table([1e-3, 1e-2, np.nan]), ""),
-    ],
-)
-def test_errors_below_the_floor_are_counted(drawn, note):
-    assert plot_equivariance([drawn]).axes[0].get_xlabel() == "level $k$" + note
+    ):
+        assert plot_equivariance([drawn]).axes[0].get_xlabel() == "level $k$" + note
 
 
 def test_points_past_the_boundary_are_hollow():
     nan = np.nan
     errors = table([1e-3, 2e-3, 1.0, nan], [3e-3, 2.0, nan, nan], [3.0, nan, nan, nan], left_out=(3,))
     (ax,) = plot_equivariance([errors]).axes
-    hollow, filled = (
-        [line for line in markers(ax) if (str(line.get_markerfacecolor()) == "white") == white]
-        for white in (True, False)
-    )
-    assert {y for line in hollow for y in line.get_ydata()} == {1.0, 2.0, 3.0}
-    assert {y for line in filled for y in line.get_ydata()} == {1e-3, 2e-3, 3e-3}
+    for white, expected in ((True, {1.0, 2.0, 3.0}), (False, {1e-3, 2e-3, 3e-3})):
+        lines = [line for line in markers(ax) if (str(line.get_markerfacecolor()) == "white") == white]
+        assert {y for line in lines for y in line.get_ydata()} == expected
     assert ax.get_title().endswith("= 3")
     finer = equivariance_error(Lift(4, first_level=-1), torch.rand(1, 1, 33, 33))
     assert plot_equivariance([finer]).axes[0].get_title() == "1 layer"  # left out, but not at the end
@@ -101,9 +89,6 @@ def test_rows_and_columns(tmp_path):
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [r"$\ell$ = 1", r"$\ell$ = 2", "past the\ntruncation\nboundary", "0.01 (the paper)"]
     assert_is_a_picture(path)
-
-
-# --- scale-spaces ----------------------------------------------------------------------------------------------------
 
 
 def test_levels_are_drawn_as_they_are(tmp_path):
@@ -146,13 +131,13 @@ def test_a_level_of_a_pyramid_is_drawn_half_as_large():
     np.testing.assert_allclose(np.divide(*np.array(sizes)), [2, 2], rtol=0.05)
 
 
-@pytest.mark.parametrize("size", ["grid", "physical"])
-def test_two_rows_of_unequal_length(size, tmp_path):
+def test_two_rows_of_unequal_length(tmp_path):
     image = torch.rand(1, 1, 33, 20)
     spaces = {"dense": lift(image, num_levels=2, sampling="dense"), "pyramid": lift(image, num_levels=3, base=1.5)}
-    figure = plot_scale_space(spaces, tmp_path / "rows.png", size=size, title="two")
-    assert [len(ax.get_images()) for ax in figure.axes] == [1, 1, 0, 1, 1, 1]
-    assert_is_a_picture(tmp_path / "rows.png")
+    for size in ("grid", "physical"):
+        figure = plot_scale_space(spaces, tmp_path / "rows.png", size=size, title="two")
+        assert [len(ax.get_images()) for ax in figure.axes] == [1, 1, 0, 1, 1, 1]
+        assert_is_a_picture(tmp_path / "rows.png")
 
 
 IMAGE, SIGNAL = lift(torch.rand(1, 1, 8, 8), num_levels=2), lift(torch.rand(1, 1, 8), num_levels=2, dims=1)
@@ -161,9 +146,7 @@ IMAGE, SIGNAL = lift(torch.rand(1, 1, 8, 8), num_levels=2), lift(torch.rand(1, 1
 @pytest.mark.parametrize(
     ("plot", "message"),
     [
-        (lambda: plot_equivariance([]), "nothing to draw"),
-        (lambda: plot_equivariance({}), "nothing to draw"),
-        (lambda: plot_equivariance({"a": []}), "nothing to draw"),
+        *[(lambda tables=tables: plot_equivariance(tables), "nothing to draw") for tables in ([], {}, {"a": []})],
         (lambda: plot_equivariance([ONE, ONE], columns=["a"]), "columns needs one entry for each of 2 panels, got 1"),
         (lambda: plot_scale_space(SIGNAL), "two spatial axes"),
         (lambda: plot_correlation(lambda x: x, SIGNAL), "two spatial axes"),
@@ -178,37 +161,32 @@ def test_what_cannot_be_drawn(plot, message):
         plot()
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+def test_formats(tmp_path):
+    for suffix, start in (("pdf", b"%PDF"), ("SVG", b"<?xml"), ("png", b"\x89PNG")):
+        plot_equivariance([ONE], tmp_path / f"figure.{suffix}")
+        assert (tmp_path / f"figure.{suffix}").read_bytes().startswith(start)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_suffix_without_a_format_is_refused(tmp_path):
-    for name in ("figure.docx", "figure"):
-        with pytest.raises(ValueError, match=r"matplotlib writes .*png.*use \.png or \.pdf"):
-            plot_equivariance([ONE], tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("SVG", b"<?xml"), ("png", b"\x89PNG")])
-def test_formats(suffix, start, tmp_path):
-    path = tmp_path / f"figure.{suffix}"
-    plot_equivariance([ONE], path)
-    assert path.read_bytes().startswith(start)
-    assert list(tmp_path.iterdir()) == [path]
+NO_FORMAT = r"matplotlib writes .*png.*use \.png or \.pdf"
 
 
 @pytest.mark.parametrize(
     ("path", "error", "message"),
     [
+        ("figure.docx", ValueError, NO_FORMAT),
+        ("figure", ValueError, NO_FORMAT),
         ("folder.png", IsADirectoryError, "is a folder; name a file in it"),
         ("file/figure.png", NotADirectoryError, "is not a folder"),
         ("file/below/figure.png", NotADirectoryError, "below' is not a folder"),
     ],
 )
-def test_a_folder_is_not_overwritten(path, error, message, tmp_path):
+def test_where_nothing_can_be_written(path, error, message, tmp_path):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(error, match=message):
         plot_equivariance([ONE], tmp_path / path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
 
 
 def test_a_failure_leaves_the_old_file_alone(tmp_path):
@@ -241,9 +219,6 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'scalespaces\[plot\]'"):
         plotting.plot_scale_space(scalespaces.lift(torch.rand(1, 1, 8, 8), num_levels=2))
-
-
-# --- correlations ----------------------------------------------------------------------------------------------------
 
 
 def colorfulness(sheet) -> np.ndarray:
@@ -283,13 +258,8 @@ def test_lighter_weights_are_paler():
 def test_pictures_are_drawn_into_a_given_figure():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("Agg")
-    cases: Any = (
-        (plot_scale_space, [IMAGE]),
-        (plot_equivariance, [[ONE]]),
-        (plot_over_scales, [{"a": [(1, 0.5)]}]),
-        (plot_correlation, [lambda x: x, IMAGE]),
-    )
-    for plot, drawn in cases:
+    cases: Any = {plot_scale_space: [IMAGE], plot_equivariance: [[ONE]], plot_correlation: [lambda x: x, IMAGE]}
+    for plot, drawn in (cases | {plot_over_scales: [{"a": [(1, 0.5)]}]}).items():
         into = pyplot.figure()
         assert plot(*drawn, into=into) is into
         assert into.axes

@@ -19,10 +19,7 @@ NUMBERS_OF_LEVELS = pytest.mark.skipif(
     torch.__version__ < "2.13", reason="older ones refuse such numbers before they ask whose they are"
 )
 SAMPLINGS = ["pyramid", "dense", 2, 4]
-
-
-def rand(*shape: int) -> Tensor:
-    return torch.rand(*shape, dtype=torch.float64)
+rand = partial(torch.rand, dtype=torch.float64)
 
 
 def space(size: tuple[int, ...] = (33, 41), sampling: Any = "dense", num_levels: int = 4, base: float = 2.0) -> Any:
@@ -214,20 +211,10 @@ class TestUpsampling:
 
     @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize("down", [lambda x: F.max_pool2d(x, 2), lambda x: F.conv2d(x, W3[:4], None, 2, 1)])
-    @pytest.mark.parametrize(
-        "up",
-        [
-            lambda x, y: F.conv_transpose2d(x, T2, stride=2),
-            lambda x, y: F.conv_transpose2d(x, T3, None, 2, 1, 1),
-            lambda x, y: F.conv_transpose2d(x, T4, None, 2, 1),
-            lambda x, y: F.interpolate(x, scale_factor=2, mode="bilinear"),
-            lambda x, y: F.interpolate(x, y.shape[-2:], mode="bilinear"),
-            lambda x, y: F.interpolate(x, size=y.shape[2:]),
-        ],
-    )
+    @pytest.mark.parametrize("up", ["transposed 2", "transposed 3", "transposed 4", "bilinear", "nearest"])
     def test_down_and_up_is_back_on_the_grid(self, down, up, sampling):
         x = space((64, 96), sampling)
-        got = up(down(x), x)
+        got = FINER[up](down(x))
         assert (got.shape[2:], got.unit) == (x.shape[2:], x.unit)
         assert torch.cat([got, x], 1).shape[1] == got.shape[1] + 4
 
@@ -276,12 +263,8 @@ class TestGlobalAndAdaptive:
         x = space(sampling=sampling)
         got = nn.AdaptiveAvgPool2d((7, 7))(x)
         assert (got.axes, got.shape) == ((), (2, 4, 7, 7))
-        for allowed in (
-            lambda x: x.flatten(1),
-            lambda x: F.conv2d(x, W1),
-            F.relu,
-            lambda x: F.adaptive_avg_pool2d(x, 1),
-        ):
+        one = partial(F.adaptive_avg_pool2d, output_size=1)
+        for allowed in (lambda x: x.flatten(1), lambda x: F.conv2d(x, W1), F.relu, one):
             assert_close(allowed(got).levels, tuple(allowed(F.adaptive_avg_pool2d(f, 7)) for f in x.levels))
         for refused in (lambda x: F.conv2d(x, W3), lambda x: F.max_pool2d(x, 2), lambda x: F.conv_transpose2d(x, T2)):
             with pytest.raises(ValueError, match="needs neighbors on a grid"):
@@ -310,12 +293,9 @@ class TestGlobalAndAdaptive:
         got = pyramid_pooling(x)
         assert (got.origins, got.unit, got.axes) == (x.origins, x.unit, x.axes)
         assert_close(got.levels, tuple(map(pyramid_pooling, x.levels)))
-
-    def test_one_size_for_all_levels_is_that_of_the_image(self):
-        x = space(sampling="pyramid")
-        got = F.interpolate(x, size=(8, 8))
-        assert got.axes == ()
-        assert_close(got.levels, tuple(F.interpolate(level, size=(8, 8)) for level in x.levels))
+        fixed = F.interpolate(x, size=(8, 8))  # one size for all levels is on no grid
+        assert fixed.axes == ()
+        assert_close(fixed.levels, tuple(F.interpolate(level, size=(8, 8)) for level in x.levels))
 
 
 class TestNorms:
@@ -328,32 +308,18 @@ class TestNorms:
         assert int(plain.num_batches_tracked or 0) == 1
         assert_close(plain.eval()(x).levels, tuple(plain(level) for level in x.levels), rtol=0, atol=0)
 
-    @pytest.mark.parametrize(
-        "norm",
-        [
-            nn.GroupNorm(2, 4),
-            nn.InstanceNorm2d(4, affine=True),
-            nn.InstanceNorm2d(4, track_running_stats=True).eval(),
-            nn.LocalResponseNorm(2),
-            nn.Dropout2d(0.5).eval(),
-        ],
-    )
-    def test_others_see_each_level_by_itself(self, norm):
-        x = space(sampling="pyramid")
-        assert_close(norm.double()(x).levels, tuple(norm(level) for level in x.levels), rtol=0, atol=0)
+    def test_others_see_each_level_by_itself(self):
+        x, tracked = space(sampling="pyramid"), nn.InstanceNorm2d(4, track_running_stats=True).eval()
+        norms = [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.LocalResponseNorm(2), nn.Dropout2d().eval()]
+        for norm in (*norms, tracked):
+            assert_close(norm.double()(x).levels, tuple(norm(level) for level in x.levels), rtol=0, atol=0)
 
 
 REFUSED: dict[str, tuple[Any, str, list[Any]]] = {
     "a causal space looked at ahead": (
         lambda: causal_lift(rand(1, 4, 32), 3),
         "causal space",
-        [
-            nn.Conv1d(4, 2, 3),
-            nn.MaxPool1d(2),
-            nn.ConvTranspose1d(4, 2, 2),
-            nn.Upsample(scale_factor=2),
-            nn.ZeroPad1d(1),
-        ],
+        [nn.Conv1d(4, 2, 3), nn.MaxPool1d(2), nn.ConvTranspose1d(4, 2, 2), nn.Upsample(None, 2), nn.ZeroPad1d(1)],
     ),
     "other numbers of axes": (
         space,
@@ -397,13 +363,10 @@ class TestRefusals:
                 (call.double() if isinstance(call, nn.Module) else call)(make())
 
     @NUMBERS_OF_LEVELS
-    def test_windows_of_each_level(self):
-        x = space(sampling="pyramid")
+    def test_windows_of_each_level_and_errors_of_one(self):
+        x = space((16, 16), "pyramid")
         with pytest.raises(ValueError, match="use adaptive pooling"):
             F.avg_pool2d(x, x.size(2))
-
-    def test_an_error_of_a_level_says_of_which(self):
-        x = space((16, 16), "pyramid")
         with pytest.raises(RuntimeError) as error:
             nn.Linear(4 * 256, 3).double()(x.flatten(1))
         assert any("at level 1" in note for note in error.value.__notes__)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from reference import MATRICES, MODES, QUINCUNX, assert_levels, paper_lift
 from torch.nn import functional as F
@@ -16,8 +16,10 @@ from torch.testing import assert_close
 from scalespaces import ScaleSpace, lift, scale_shift
 from scalespaces.functional import _conv as conv
 from scalespaces.functional import scale_conv
+from scalespaces.functional._correlate import correlate
 from scalespaces.functional._fast import _choice
 from scalespaces.nn import ScaleConv2d
+from scalespaces.space._window import Window
 from scalespaces.theory._padding import NUMPY_PADDING
 
 SAMPLINGS = ["dense", "pyramid", 2, 1.5]
@@ -30,7 +32,7 @@ SAMPLINGS = ["dense", "pyramid", 2, 1.5]
     base=st.sampled_from([2.0, 3.0, 1.5, 2**0.5]),
     sampling=st.sampled_from(SAMPLINGS),
     kernel=st.integers(1, 3),
-    stride=st.integers(1, 2),
+    stride=st.integers(1, 3),
     dilation=st.integers(1, 2),
     scale_padding=st.sampled_from(["zeros", "replicate", "valid"]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
@@ -53,16 +55,38 @@ def test_equals_the_equation(
     assert_levels(out, expected, limit, limit)
 
 
-@given(padding=st.integers(0, 2), sampling=st.sampled_from(SAMPLINGS), seed=st.integers(0, 1000))
-def test_padding_counts_taps(padding, sampling, seed):
-    torch.manual_seed(seed)
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_padding_counts_taps(padding, sampling):
     x = paper_lift(torch.randn(1, 1, 19, dtype=torch.float64), 3, sampling=sampling)
     weight = torch.randn(1, 1, 2, 3, dtype=torch.float64)
     out = scale_conv(x, weight, padding=padding)
     levels = [level.numpy() for level in x.levels]
-    assert_levels(out, reference.scale_conv(levels, x.steps, 2.0, weight.numpy(), None, padding=padding))
+    assert_levels(out, reference.scale_conv(levels, x.steps, 2.0, weight.numpy(), None, padding=(padding, padding)))
     # Without padding, sample 0 of level k moves by one tap, c^k samples of level 0.
     assert [o[0] for o in out.origins] == [2**k * (1 - padding) for k in range(3)]
+
+
+@given(
+    size=st.lists(st.integers(1, 7), min_size=1, max_size=2),
+    taps=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    dilation=st.integers(1, 2),
+    spacing=st.sampled_from([1.0, 2.0, 3.0, 1.5, 2**0.5]),
+)
+@example(size=[7, 6], taps=3, stride=3, padding=(0, 2), dilation=1, spacing=1.5)
+@example(size=[7, 6], taps=3, stride=3, padding=(3, 1), dilation=2, spacing=2.0)
+def test_one_level_with_other_padding_on_either_side(size, taps, stride, padding, dilation, spacing):
+    dims = len(size)
+    assume(all(n - 1 + spacing * (sum(padding) - dilation * (taps - 1)) >= 0 for n in size))
+    f, bias = torch.randn(1, 2, *size, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
+    weight = torch.randn(2, 2, 1, *[taps] * dims, dtype=torch.float64)
+    window = Window((taps,) * dims, (stride,) * dims, (padding,) * dims, (dilation,) * dims)
+    got = correlate(f, weight[:, :, 0], bias, window=window, spacing=spacing)
+    arrays, settings = [a.numpy() for a in (f, weight, bias)], {"stride": stride, "dilation": dilation}
+    expected = reference.scale_conv([arrays[0]], [1 / spacing], 1.0, *arrays[1:], padding=padding, **settings)
+    assert_levels([got], expected, 1e-10, 1e-10)
 
 
 @given(
@@ -98,22 +122,15 @@ def test_pyramid_is_dense_on_the_coarse_grid(size):
         assert_close(level, scale_conv(dense, weight).levels[k][..., :: 2**k, :: 2**k])
 
 
-def test_a_single_level_is_a_plain_convolution():
-    f = torch.randn(2, 4, 9, 9)
-    weight, bias = torch.randn(6, 2, 3, 3), torch.randn(6)
-    out = scale_conv(ScaleSpace((f,)), weight, bias, stride=2, padding=1, groups=2)
-    assert_close(out.levels[0], F.conv2d(f, weight, bias, 2, 1, 1, 2))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_single_level_is_a_plain_convolution(mode):
+    f, settings = torch.randn(2, 4, 12, 9), dict[str, Any](stride=2, padding=2, dilation=2, groups=2)
+    plain = torch.nn.Conv2d(4, 6, 3, padding_mode=mode, **settings)
+    out = scale_conv(ScaleSpace((f,)), plain.weight, plain.bias, padding_mode=mode, **settings)
+    assert_close(out.levels[0], plain(f))
 
 
-@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_padding_modes_are_torchs(mode):
-    f = torch.randn(1, 2, 12, 10)
-    conv = torch.nn.Conv2d(2, 3, 3, padding=2, dilation=2, padding_mode=mode)
-    out = scale_conv(ScaleSpace((f,)), conv.weight, conv.bias, dilation=2, padding_mode=mode)
-    assert_close(out.levels[0], conv(f))
-
-
-@pytest.mark.parametrize("sampling", ["dense", "pyramid", 2, 1.5])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_groups_are_separate_layers(sampling):
     x = paper_lift(torch.randn(1, 4, 12, 12), 3, sampling=sampling)
     weight = torch.randn(6, 2, 2, 3, 3)
@@ -132,8 +149,8 @@ def test_groups_are_separate_layers(sampling):
     ],
 )
 def test_gradients(sampling, base, mode):
-    x = paper_lift(torch.randn(1, 2, 5, 6, dtype=torch.float64), 3, base, sampling=sampling)
-    weight = torch.randn(2, 2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    x = paper_lift(torch.randn(1, 1, 4, 5, dtype=torch.float64), 3, base, sampling=sampling)
+    weight = torch.randn(2, 1, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(2, dtype=torch.float64, requires_grad=True)
 
     def function(weight, bias, *levels):
@@ -141,9 +158,6 @@ def test_gradients(sampling, base, mode):
 
     levels = tuple(level.clone().requires_grad_() for level in x.levels)
     assert torch.autograd.gradcheck(function, (weight, bias, *levels))
-
-
-# --- the law -------------------------------------------------------------------------------------------------------
 
 
 KINDS = [("dense", 2.0), ("dense", 3.0), ("pyramid", 2.0), ("pyramid", 2**0.5), ("pyramid", 1.3), (2, 2.0), (4, 2.0)]
@@ -183,11 +197,9 @@ def test_scale_paddings_agree_below_the_last_level():
     assert_close(replicate.levels[3], doubled, rtol=1e-4, atol=1e-5)
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
-
-
 WEIGHT = torch.randn(2, 3, 2, 3, 3)
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (WEIGHT, {"padding": 0}, 'a matrix base needs padding="same"'),
     (torch.randn(2, 4, 2, 3, 3), {}, "the filter takes 4 channels, got 3"),
     (torch.randn(2, 3, 3), {}, "5 axes, got shape"),
     (torch.randn(2, 3, 5, 3, 3), {"scale_padding": "valid"}, "at least as many levels as the filter has, got 4 levels"),
@@ -200,16 +212,9 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("weight", "settings", "message"), REFUSED)
 def test_refuses_what_it_cannot_do(weight, settings, message):
+    x = paper_lift(torch.randn(1, 3, 16, 16), 4, QUINCUNX if "matrix" in message else 2.0)
     with pytest.raises(ValueError, match=message):
-        scale_conv(paper_lift(torch.randn(1, 3, 16, 16), 4), weight, **settings)
-
-
-def test_a_matrix_needs_same_padding():
-    with pytest.raises(ValueError, match='a matrix base needs padding="same"'):
-        scale_conv(paper_lift(torch.randn(1, 3, 16, 16), 4, QUINCUNX), WEIGHT, padding=0)
-
-
-# --- matrix bases ----------------------------------------------------------------------------------------------------
+        scale_conv(x, weight, **settings)
 
 
 @pytest.mark.parametrize("base", MATRICES.values(), ids=MATRICES)
@@ -244,9 +249,6 @@ def test_quincunx_commutes_with_scale_shift_inside():
         assert_close(a[whole], b[whole], rtol=0, atol=1e-12)
 
 
-# --- layouts ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sampling", ["dense", "pyramid", 2])
 @pytest.mark.parametrize("settings", [{}, {"stride": 2}, {"scale_padding": "replicate"}, {"padding_mode": "reflect"}])
 def test_channels_last_changes_no_result(monkeypatch, sampling, settings):
@@ -254,6 +256,7 @@ def test_channels_last_changes_no_result(monkeypatch, sampling, settings):
     weight, bias = torch.randn(8, 32, 2, 3, 3), torch.randn(8)
     used: list[bool] = []
     monkeypatch.setattr(conv, "runs_channels_last", lambda *a: used.append(_choice.runs_channels_last(*a)) or used[-1])
+    assert not _choice.runs_channels_last(x.levels[0], 1)  # with gradients
     with torch.no_grad():
         fast = scale_conv(x, weight, bias, **settings)
         assert all(used)
@@ -262,15 +265,6 @@ def test_channels_last_changes_no_result(monkeypatch, sampling, settings):
         assert not any(used[3:])
     for a, b in zip(fast.levels, slow.levels, strict=True):
         assert (a - b).norm() <= 1e-6 * b.norm()
-
-
-def test_channels_last_is_off_with_gradients():
-    f = torch.randn(2, 32, 8, 8)
-    assert not _choice.runs_channels_last(f, 1)
-    with torch.no_grad():
-        assert _choice.runs_channels_last(f, 1)
-        for other, groups in ((f.double(), 1), (f[:, :15], 1), (f, 2), (f[..., 0], 1), (torch.empty(2, 32, 64, 64), 1)):
-            assert not _choice.runs_channels_last(other, groups)
 
 
 @torch.no_grad()

@@ -32,17 +32,12 @@ def test_is_linear_interpolation(plan, dtype):
     expected = np.apply_along_axis(
         lambda f: np.interp(places, np.arange(plan.samples), f), plan.axis, x.detach().double().numpy()
     )
-    assert_close(make_finer(x, plan), torch.as_tensor(expected, dtype=dtype))
-
-
-@given(plans())
-def test_the_gradient_is_the_adjoint(plan):
-    """Of a linear map: <A x, y> = <x, A' y> for all x and y."""
-    x = coarse(plan, 1, 1, 2, 2, 2)
     out = make_finer(x, plan)
-    y = torch.randn_like(out)
-    (back,) = torch.autograd.grad(out, x, y)
-    assert_close((out * y).sum(), (x * back).sum())
+    assert_close(out, torch.as_tensor(expected, dtype=dtype))
+    if dtype == torch.float64:  # the gradient is the adjoint of a linear map: <A x, y> = <x, A' y> for all x and y
+        y = torch.randn_like(out)
+        (back,) = torch.autograd.grad(out, x, y)
+        assert_close((out * y).sum(), (x * back).sum())
 
 
 @pytest.mark.parametrize("plan", [Finer(2, 2, -1 / 8, 3, 6), Finer(3, 3, 0.3, 2, 7), Finer(1, 2, 1.7, 4, 5)])

@@ -64,20 +64,15 @@ class TestOneFilter:
         for mine, theirs in zip(gradients, exact, strict=True):
             assert (mine - theirs).norm() <= limit * theirs.norm()
 
-    def test_gradients_of_gradients(self):
+    def test_one_of_the_gradients_and_those_of_gradients(self):
+        folds = [halves(8, 4), halves(7, 4)]
+        for wanted in (0, 1):
+            operands = make_operands(folds)
+            operands[1 - wanted].requires_grad_(False)
+            outs = (function(*operands, folds).sum() for function in (upsampled_conv, in_two_steps))
+            assert_close(*(torch.autograd.grad(out, operands[wanted]) for out in outs))
         folds = [halves(6, 3, -1 / 8)]
         assert torch.autograd.gradgradcheck(lambda f, w: upsampled_conv(f, w, folds), make_operands(folds))
-
-    @pytest.mark.parametrize("wanted", [0, 1])
-    def test_one_of_the_gradients(self, wanted):
-        folds = [halves(8, 4), halves(7, 4)]
-        operands = make_operands(folds)
-        operands[1 - wanted].requires_grad_(False)
-        got, expected = (
-            torch.autograd.grad(conv(*operands, folds).sum(), operands[wanted])
-            for conv in (upsampled_conv, in_two_steps)
-        )
-        assert_close(got, expected)
 
     @pytest.mark.parametrize("inside", [False, True])
     def test_autocast(self, inside):
@@ -98,11 +93,9 @@ class TestOneFilter:
             assert (mine - theirs).norm() < 0.02 * theirs.norm()
 
 
-@pytest.mark.parametrize(
-    ("ratio", "taps", "padding"), [(1 / 1.5, 3, 1), (1.0, 3, 1), (2.0, 3, 1), (1 / 2, 5, 2), (1 / 2, 3, 0)]
-)
-def test_others_do_not_fold(ratio, taps, padding):
-    assert fold_axis(ratio, 0.0, 8, 4, taps, (padding, padding)) is None
+def test_others_do_not_fold():
+    for ratio, taps, padding in ((1 / 1.5, 3, 1), (1.0, 3, 1), (2.0, 3, 1), (1 / 2, 5, 2), (1 / 2, 3, 0)):
+        assert fold_axis(ratio, 0.0, 8, 4, taps, (padding, padding)) is None
 
 
 class TestScaleConv:
@@ -112,7 +105,7 @@ class TestScaleConv:
     @pytest.mark.parametrize("base", [2.0, 3.0])
     @pytest.mark.parametrize("pooled", [0, 1, 2])
     @pytest.mark.parametrize("scale_padding", ["zeros", "valid", "replicate"])
-    @pytest.mark.parametrize("size", [(36, 36), (37, 41)])
+    @pytest.mark.parametrize("size", [(28, 28), (29, 33)])
     def test_same_result(self, monkeypatch, depth, base, pooled, scale_padding, size):
         x: Any = lift(torch.randn(2, 3, *size, dtype=torch.float64), 3, base, sampling="pyramid")
         for _ in range(pooled):

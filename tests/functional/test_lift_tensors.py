@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
 from reference import QUINCUNX, assert_levels, image, paper_lift
 
 from scalespaces import lift
@@ -34,13 +33,6 @@ class TestTensors:
             ]
         assert_levels(paper_lift(f, 3, base, method=method, sampling="pyramid"), expected)
 
-    @pytest.mark.parametrize("base", [2.0, 1.5])
-    def test_single_precision(self, base):
-        f = image(12, 9)
-        x = paper_lift(f.float(), 4, base, sampling="pyramid")
-        assert x.dtype == torch.float32
-        assert_levels(x, paper_lift(f, 4, base, sampling="pyramid"), atol=1e-6)
-
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("base", [2.0, 1.5, QUINCUNX])
     def test_half_precision_is_rounded_once(self, base, dtype):
@@ -55,13 +47,15 @@ class TestTensors:
                 assert (error <= unit * expected.abs() + torch.finfo(dtype).tiny * unit + 1e-6).all()
 
     @pytest.mark.parametrize("base", [2.0, 1.5])
-    def test_autocast_leaves_the_lift_alone(self, base):
+    def test_single_precision_which_autocast_leaves_alone(self, base):
         """Blurring in bfloat16 would break exactness, and level 0, the image itself, would be of another type."""
-        f = image(16, 16, dtype=torch.float32)
+        f, settings = image(16, 9), {"sampling": "pyramid", "method": "cascade"}
+        single = paper_lift(f.float(), 4, base, **settings)
+        assert_levels(single, paper_lift(f, 4, base, **settings), atol=1e-6)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            x = paper_lift(f, 3, base, sampling="pyramid", method="cascade")
-        assert x.dtype == torch.float32
-        assert_levels(x, paper_lift(f, 3, base, sampling="pyramid", method="cascade"), rtol=0, atol=0)
+            x = paper_lift(f.float(), 4, base, **settings)
+        assert x.dtype == single.dtype == torch.float32
+        assert_levels(x, single, rtol=0, atol=0)
 
     @pytest.mark.parametrize("base", [2.0, 1.5, QUINCUNX])
     @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
@@ -98,16 +92,7 @@ class TestTensors:
         def levels(f):
             return paper_lift(f, 3, base, method=method, sampling=sampling, padding_mode=mode).levels
 
-        before = f.detach().clone()
         assert torch.autograd.gradcheck(levels, f)
-        assert torch.equal(f, before)
-
-    def test_gradient_is_the_transpose(self):
-        f = torch.rand(1, 1, 17, dtype=torch.float64, requires_grad=True)
-        level = paper_lift(f, 3, 1.5, sampling="pyramid").levels[2]
-        back = torch.rand_like(level)
-        (grad,) = torch.autograd.grad(level, f, back)
-        assert_allclose(grad[0, 0].numpy(), rows(17, 1.5)[2].T @ back[0, 0].numpy(), atol=1e-12)
 
     def test_an_image_without_gradient_keeps_nothing(self):
         f, kept = image(5, 150), []
@@ -117,14 +102,11 @@ class TestTensors:
             paper_lift(f.requires_grad_())
         assert all(saved.numel() < 150 * 150 for saved in kept)
 
-    def test_an_empty_batch_is_a_batch(self):
+    def test_bases_in_any_guise_and_an_empty_batch(self):
         x = paper_lift(torch.zeros(0, 3, 8, 8), 3, sampling="pyramid")
         assert x.shapes == ((0, 3, 8, 8), (0, 3, 4, 4), (0, 3, 2, 2))
-
-    @pytest.mark.parametrize("base", [2, np.float64(2), np.int64(2), [[2.0, 0.0], [0.0, 2.0]], np.diag([2, 2])])
-    def test_bases_in_any_guise(self, base):
-        got = paper_lift(image(6, 6), 2, base)
-        assert got.base in (2.0, ((2.0, 0.0), (0.0, 2.0)))
+        for base in (2, np.float64(2), np.int64(2), [[2.0, 0.0], [0.0, 2.0]], np.diag([2, 2])):
+            assert paper_lift(image(6, 6), 2, base).base in (2.0, ((2.0, 0.0), (0.0, 2.0)))
 
 
 SAMPLED = [(2.0, "dense"), (2.0, "pyramid"), (2**0.5, "pyramid")]
@@ -138,10 +120,10 @@ class TestGraphs:
     """Short and long axes take different ways, and free sizes a third."""
 
     @pytest.mark.parametrize(
-        ("base", "sampling", "free"),
-        [*[(*kind, "batch") for kind in SAMPLED], *[(*kind, "sizes") for kind in SAMPLED[:2]]],
+        ("base", "sampling", "free", "strict"),
+        [*[(*kind, "batch", False) for kind in SAMPLED], *[(*kind, "sizes", False) for kind in SAMPLED[:2]]]
+        + [pytest.param(*SAMPLED[1], free, True, marks=STRICT) for free in ("batch", "sizes")],
     )
-    @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=STRICT)])
     def test_export(self, base, sampling, free, strict):
         model, f = Lift(3, base, sampling=sampling), torch.rand(2, 3, 40, 150)
         height, width = (torch.export.Dim(name, min=32, max=512) for name in "hw")
@@ -196,15 +178,10 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 class TestErrors:
-    @pytest.mark.parametrize("name", WRONG)
-    def test_arguments(self, name):
-        for value in WRONG[name]:
-            with pytest.raises(ValueError, match=name):
-                lift(torch.zeros(1, 1, 8, 8), **{name: value})
-
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
+            *[({name: value}, name) for name, values in WRONG.items() for value in values],
             ({"base": ((1.0, 0.0), (0.0, 0.5))}, "expand"),
             ({"base": ((1.0, 1.0),)}, "square"),
             ({"num_levels": 0}, "num_levels must be an integer >= 1, got 0"),
@@ -220,19 +197,16 @@ class TestErrors:
         with pytest.raises(ValueError, match=message):
             lift(torch.zeros(1, 1, 8, 8), **settings)
 
-    @pytest.mark.parametrize(
-        ("wrong", "right"), [({"num_levels": 4.0}, {"num_levels": 4}), ({"sampling": True}, {"sampling": 1})]
-    )
-    def test_a_refusal_does_not_depend_on_what_was_lifted_before(self, wrong, right):
-        lift(torch.zeros(1, 1, 8, 8), **right)
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            lift(torch.zeros(1, 1, 8, 8), **wrong)
+    @pytest.mark.parametrize(("name", "right", "wrong"), [("num_levels", 4, 4.0), ("sampling", 1, True)])
+    def test_a_refusal_does_not_depend_on_what_was_lifted_before(self, name, right, wrong):
+        lift(torch.zeros(1, 1, 8, 8), **{name: right})
+        with pytest.raises(ValueError, match=name):
+            lift(torch.zeros(1, 1, 8, 8), **{name: wrong})
 
     @pytest.mark.parametrize(
         ("f", "message"),
         [
             (torch.zeros(1, 1, 8, 8, dtype=torch.int64), r"floating-point numbers, got torch\.int64; .*image\.float"),
-            (torch.zeros(1, 1, 8, 8, dtype=torch.uint8), "floating-point"),
             (torch.zeros(1, 1, 8, 0), "at least one sample along every axis"),
             (torch.zeros(1, 1, 2, 2, 2, 2), r"expected images .*, got shape"),
             (np.zeros((1, 1, 8)), "got ndarray"),

@@ -1,5 +1,6 @@
 """Levels stay registered: what is read off any grid is where the geometry says it is."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,27 +29,25 @@ def positions(x: ScaleSpace, index: int, axis: int) -> np.ndarray:
 
 def ramps(shape: tuple[int, ...], **settings: Any) -> ScaleSpace:
     """A space whose channel a is, at each sample of each level, that sample's pixel coordinate along axis a."""
-    x = paper_lift(torch.zeros(1, len(shape), *shape, dtype=torch.float64), **settings)
-    return fill_with_positions(x)
+    return fill_with_positions(paper_lift(torch.zeros(1, len(shape), *shape, dtype=torch.float64), **settings))
+
+
+def coordinates(x: ScaleSpace, index: int) -> np.ndarray:
+    return np.stack(np.meshgrid(*(positions(x, index, axis) for axis in range(x.dims)), indexing="ij"))
 
 
 def fill_with_positions(x: ScaleSpace) -> ScaleSpace:
-    levels = []
-    for index, level in enumerate(x.levels):
-        grids = np.meshgrid(*(positions(x, index, axis) for axis in range(x.dims)), indexing="ij")
-        levels.append(torch.tensor(np.stack(grids))[None].to(level))
-    return x.replace(tuple(levels))
+    return x.replace(tuple(torch.tensor(coordinates(x, index))[None] for index in range(x.num_levels)))
 
 
 def assert_registered(x: ScaleSpace, margin: float = 0.0, extent: float = math.inf) -> None:
     """Each sample of a ramp reads its own position, at least ``margin`` pixels from the borders of the image."""
     seen = 0
     for index, level in enumerate(x.levels):
-        grids = np.meshgrid(*(positions(x, index, axis) for axis in range(x.dims)), indexing="ij")
-        inside = np.logical_and.reduce([(grid >= margin) & (grid <= extent - margin) for grid in grids])
+        grids = coordinates(x, index)
+        inside = ((grids >= margin) & (grids <= extent - margin)).all(0)
         seen += inside.sum()
-        for axis, grid in enumerate(grids):
-            assert_allclose(level[0, axis].numpy()[inside], grid[inside], atol=1e-8)
+        assert_allclose(level[0].numpy()[:, inside], grids[:, inside], atol=1e-8)
     assert seen > 0
 
 
@@ -76,19 +75,18 @@ OPERATIONS: dict[str, Callable[[ScaleSpace], ScaleSpace]] = {
     "dilated convolution": lambda x: scale_conv(x, box(2, 2), dilation=2, padding=0),
     "pooling, then a strided convolution": lambda x: scale_conv(avg_pool(x, 2), box(2, 3), stride=2),
 }
+on_all = pytest.mark.parametrize(("name", "sampling"), list(itertools.product(OPERATIONS, SAMPLINGS)))
 
 
 class TestRegistration:
-    @pytest.mark.parametrize("name", OPERATIONS)
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize("base", [2.0, 1.5])
+    @on_all
     def test_windows_say_where_they_are(self, name, sampling, base):
         """A mean over a window of a ramp is the ramp at the window's center."""
         x = OPERATIONS[name](ramps((48, 40), num_levels=3, base=base, sampling=sampling))
         assert_registered(x, margin=12, extent=36)
 
-    @pytest.mark.parametrize("name", OPERATIONS)
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    @on_all
     def test_resample_finds_them(self, name, sampling):
         x = OPERATIONS[name](ramps((96, 88), num_levels=3, sampling=sampling))
         on_level_0 = resample(x)
@@ -138,23 +136,14 @@ class TestResample:
             expected = np.interp(places, positions(x, index, 0), x.levels[index][0, 0].numpy())
             assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
 
-    def test_needs_a_level_0_but_may_be_there(self):
+    def test_there_may_be_nothing_to_do(self):
         x = paper_lift(torch.rand(1, 2, 9), 3)
         assert all(a is b for a, b in zip(resample(x).levels, x.levels, strict=True))
-        with pytest.raises((ValueError, IndexError), match="level"):
-            resample(paper_lift(torch.rand(1, 1, 8), 4, first_level=-2).keep(2))
-
-    def test_without_space_there_is_nothing_to_do(self):
-        x = ScaleSpace(tuple(torch.rand(2, 3) for _ in range(3)), steps=(1, 2, 4))
+        x = ScaleSpace(tuple(torch.rand(2, 3) for _ in range(3)), steps=(1, 2, 4))  # no axis of space
         assert resample(x) is x
         assert all(a is b for a, b in zip(scale_shift(x, 1).levels, x.levels[1:], strict=True))
-
-    @pytest.mark.parametrize("size", [(8,), (8, 8, 8), (0, 8), (8, -1)])
-    def test_refuses_sizes_that_do_not_fit(self, size):
-        with pytest.raises(
-            ValueError, match=r"size (is an integer or one|must be one positive number) for each of 2 axes"
-        ):
-            resample(paper_lift(torch.rand(1, 1, 8, 8)), size)
+        with pytest.raises((ValueError, IndexError), match="level"):
+            resample(paper_lift(torch.rand(1, 1, 8), 4, first_level=-2).keep(2))
 
     def test_gradient(self):
         x = paper_lift(torch.zeros(1, 1, 5, 1), 2, sampling="pyramid")
@@ -162,6 +151,9 @@ class TestResample:
         x = x.replace(levels, origins=((0.25, 0.0), (0.5, 0.0)))
         assert torch.autograd.gradcheck(lambda *levels: resample(x.replace(levels)).levels, levels)
         assert torch.autograd.gradcheck(lambda *levels: resample(x.replace(levels), (6, 2)).levels, levels)
+        y = paper_lift(torch.zeros(1, 1, 6), 2, 1.5)
+        f = torch.rand(1, 1, 6, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda f: scale_shift(y.replace((f, 2 * f)), 1).levels, f)
 
 
 class TestPyramid:
@@ -175,21 +167,14 @@ class TestPyramid:
             assert torch.equal(level, x.levels[index][:, :, ::stride, ::stride])
 
     @pytest.mark.parametrize("base", [2.0, 1.5, ROOT2])
-    def test_a_pyramid_is_one_already(self, base):
+    def test_a_pyramid_is_one_already_and_others_are_registered_after_pooling(self, base):
         x = paper_lift(torch.rand(1, 2, 13, 9), 4, base, sampling="pyramid")
         assert_levels(list(feature_pyramid(x).values()), x, rtol=0, atol=0)
-
-    @pytest.mark.parametrize("base", [2.0, 1.5])
-    def test_registered_after_pooling(self, base):
         x = avg_pool(ramps((48,), num_levels=3, base=base), 2)
         for index, level in enumerate(feature_pyramid(x).values()):
             expected = x.unit[0] * (x.origins[index][0] + base**index * np.arange(level.shape[2]))
             assert_allclose(level[0, 0].numpy(), expected, atol=1e-9)
             assert expected[-1] + x.unit[0] * base**index > positions(x, index, 0)[-1]
-
-    def test_needs_a_scalar_base(self):
-        with pytest.raises(ValueError, match="scalar base"):
-            feature_pyramid(paper_lift(torch.rand(1, 1, 8, 8), 2, QUINCUNX))
 
 
 def read_naively(x: ScaleSpace, n: int) -> list[np.ndarray]:
@@ -255,22 +240,23 @@ class TestScaleShift:
         for number in range(first_level, first_level + 3):
             assert torch.equal(got.level(number), x.level(number + 1))
 
-    @pytest.mark.parametrize("name", ["2x2 average pooling", "two poolings", "unpadded convolution", "blur pooling"])
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    @on_all
     def test_positions_scale(self, name, sampling):
         """The value of a ramp at z becomes c^n z."""
         x = OPERATIONS[name](ramps((40, 36), num_levels=3, sampling=sampling))
         assert_registered(scale_shift(fill_with_positions(x), 1) / 2)
 
-    @pytest.mark.parametrize("n", [-1, 3, 4])
-    def test_keeps_a_level(self, n):
-        with pytest.raises(ValueError, match="can be shifted by 0 to 2"):
-            scale_shift(paper_lift(torch.rand(1, 1, 8), 3), n)
 
-    def test_gradient(self):
-        x = paper_lift(torch.zeros(1, 1, 6), 2, 1.5)
-        f = torch.rand(1, 1, 6, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(lambda f: scale_shift(x.replace((f, 2 * f)), 1).levels, f)
+def test_refusals():
+    x, matrix = paper_lift(torch.rand(1, 1, 8, 8), 3), paper_lift(torch.rand(1, 1, 8, 8), 2, QUINCUNX)
+    for call, message in (
+        *[(lambda n=n: scale_shift(x, n), "can be shifted by 0 to 2") for n in (-1, 3, 4)],
+        *[(lambda n=n: resample(x, n), "size is an integer or one for each of 2 axes") for n in ((8,), (8, 8, 8))],
+        *[(lambda n=n: resample(x, n), "size is one positive number for each of 2 axes") for n in ((0, 8), (8, -1))],
+        (lambda: feature_pyramid(matrix), "scalar base"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("base", MATRICES.values(), ids=MATRICES)

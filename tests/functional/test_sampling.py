@@ -11,28 +11,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import MODES
 
 from scalespaces.functional._sampling import pad, sample
-from scalespaces.space._numbers import as_integer, floor, per_axis
+from scalespaces.space._numbers import as_integer, floor
 from scalespaces.theory._padding import NUMPY_PADDING
 
 sizes = st.sampled_from([1, 2, 3, 4, 5, 7, 11])
 rng = np.random.default_rng(0)
 
 
-class TestNumbers:
-    @given(st.integers(-(10**6), 10**6), st.floats(-1e-10, 1e-10))
-    def test_rounding_does_not_hide_an_integer(self, n, rounding):
-        assert as_integer(n * (1 + rounding)) == floor(n + rounding) == n
-        assert as_integer(n + 0.5) is None
-        assert floor(n + 0.5) == n
-
-    def test_per_axis(self):
-        for numpys in (3, np.int64(3), (np.uint8(3), np.int32(3)), np.array([3, 3]), [np.int64(3), 3]):
-            values = per_axis(numpys, 2, "stride")
-            assert values == (3, 3)
-            assert {type(value) for value in values} == {int}
-        for wrong in ((1, 2, 3), (1,), (1.5, 2), np.array([1.0, 2.0]), np.float64(2), "2", None):
-            with pytest.raises(ValueError, match="stride is an integer or one for each of 2 axes"):
-                per_axis(wrong, 2, "stride")
+@given(st.integers(-(10**6), 10**6), st.floats(-1e-10, 1e-10))
+def test_rounding_does_not_hide_an_integer(n, rounding):
+    assert as_integer(n * (1 + rounding)) == floor(n + rounding) == n
+    assert as_integer(n + 0.5) is None
+    assert floor(n + 0.5) == n
 
 
 amounts = st.tuples(st.integers(-2, 15), st.integers(-2, 15))
@@ -62,6 +52,12 @@ class TestPad:
         got = pad(torch.ones(1, 1, 2), [(1, 2)], value=-math.inf)
         assert got.flatten().tolist() == [-math.inf, 1, 1, -math.inf, -math.inf]
         assert pad(got, [(0, 0)], "reflect") is sample(got, 2, 1.0, 0.0, 5) is got  # nothing is copied
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_gradients(self, mode):
+        x = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+        for amounts in ([(2, 0), (5, 7)], [(-1, 3), (2, -3)]):
+            assert torch.autograd.gradcheck(lambda x, amounts=amounts: pad(x, amounts, mode), x)
 
 
 class TestSample:
@@ -96,6 +92,13 @@ class TestSample:
                 ends.append(x[nearest])
             expected = (1 - fraction) * ends[0] + fraction * ends[1]
             assert_allclose(got[0, 0, i].item(), expected, atol=1e-8)
+
+    @pytest.mark.parametrize(("ratio", "offset"), [(2.0, 1.0), (1.0, 0.3), (1.5, -2.0), (0.5, 0.25), (1 / 3, -1.2)])
+    @pytest.mark.parametrize("spacing", [1.0, 2.0, 1.5])
+    def test_gradients(self, ratio, offset, spacing):
+        x = torch.randn(2, 1, 5, 3, dtype=torch.float64, requires_grad=True)
+        for axis, size in ((2, 7), (3, 4)):
+            assert torch.autograd.gradcheck(lambda x, a=axis, n=size: sample(x, a, ratio, offset, n, spacing), x)
 
     def test_precise_far_from_the_origin(self):
         """Positions are not rounded to float32, whatever the image is."""

@@ -36,14 +36,16 @@ def step(model: nn.Module, image: Tensor) -> tuple[int, dict[str, Tensor], list[
     return sum(kept.values()), {n: v.clone() for n, v in model.state_dict().items()}, gradients
 
 
+def twins(name: str, side: int) -> tuple[Any, nn.Module, Tensor]:
+    """A network that computes again, the same that does not, and an image."""
+    model: Any = models.create_model(name, lift=LIFT, **NETWORKS[name]).train().double()
+    twin, model.recompute = copy.deepcopy(model), True
+    return model, twin, torch.rand(2, model.in_channels, side, side, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_the_same_with_less(name):
-    torch.manual_seed(0)
-    model: Any = models.create_model(name, lift=LIFT, **NETWORKS[name]).train().double()
-    twin = models.create_model(**model.config).train().double()
-    twin.load_state_dict(model.state_dict())
-    image = torch.rand(2, model.in_channels, 64, 64, dtype=torch.float64)
-    model.recompute = True
+    model, twin, image = twins(name, 48)
     less, state, gradients = step(model, image)
     kept, expected, theirs = step(twin, image)
     assert_close(state, expected, rtol=0, atol=0)
@@ -79,11 +81,7 @@ def test_gradients_may_be_taken_twice():
 
 @pytest.mark.slow
 def test_compiled():
-    model: Any = models.create_model("s_resnet", lift=LIFT, **NETWORKS["s_resnet"]).train().double()
-    twin = models.create_model(**model.config).train().double()
-    twin.load_state_dict(model.state_dict())
-    model.recompute = True
-    image = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    model, twin, image = twins("s_resnet", 32)
     torch.compile(model, fullgraph=True, backend="aot_eager")(image).square().mean().backward()
     twin(image).square().mean().backward()
     assert_close([p.grad for p in model.parameters()], [p.grad for p in twin.parameters()])

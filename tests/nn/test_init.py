@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, lift
+from scalespaces import lift
 from scalespaces.functional import scale_conv
 from scalespaces.nn import ScaleConv2d, init
 
@@ -25,14 +25,6 @@ class TestPaper:
         x = lift(torch.rand(2, 4, *[9] * dims, dtype=torch.float64), 3, dims=dims)
         for got, expected in zip(scale_conv(x, weight).levels, x.levels, strict=True):
             assert_close(got, expected)
-
-    @given(channels, channels, st.sampled_from([None, 2]))
-    def test_constants_are_preserved(self, in_channels, out_channels, depth):
-        shape = (3, 3) if depth is None else (depth, 3, 3)
-        weight = init.paper_(torch.empty(out_channels, in_channels, *shape), 2, std=0.0)
-        x = ScaleSpace((torch.full((1, in_channels, 5, 5), 1.5),) * 3)
-        for level in scale_conv(x, weight).levels:
-            assert_close(level, torch.full((1, out_channels, 5, 5), 1.5))
 
     @given(channels, channels)
     def test_channels_are_repeated_or_averaged_in_order(self, in_channels, out_channels):

@@ -7,24 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algebra import EXACT, SAME, rand
+from algebra import EXACT, SAME, assert_same, rand
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
+from scalespaces import semigroups as sg
 from scalespaces.functional import scale_conv
-from scalespaces.semigroups import (
-    P4,
-    P4M,
-    Lifted,
-    group_pool,
-    p4_conv,
-    semigroup_correlation,
-    transform_field,
-    transform_image,
-)
 from scalespaces.semigroups._p4 import Group, expand_filters, matrices, order, products
 
 GROUPS: list[Group] = ["p4", "p4m"]
@@ -89,11 +80,13 @@ class TestGroup:
     @pytest.mark.parametrize("size", [(3, 3), (4, 4), (2, 5)])
     def test_action_on_images_and_fields(self, element, size):
         image = rand(2, 3, *size)
-        assert_close(transform_image(image, element), torch.as_tensor(act_naively(image, 1, element)), **EXACT)
+        assert_close(sg.transform_image(image, element), torch.as_tensor(act_naively(image, 1, element)), **EXACT)
         for group in GROUPS if element < 4 else GROUPS[1:]:
             n = order(group)
             field = rand(1, 2 * n, *size)
-            assert_close(transform_field(field, element, group=group), torch.as_tensor(act_naively(field, n, element)))
+            assert_close(
+                sg.transform_field(field, element, group=group), torch.as_tensor(act_naively(field, n, element))
+            )
 
     @given(st.sampled_from(GROUPS), st.integers(0, 7), st.integers(0, 7))
     def test_the_action_is_one(self, group, g, h):
@@ -101,8 +94,8 @@ class TestGroup:
         n = order(group)
         g, h = g % n, h % n
         field = rand(1, n, 3, 4)
-        twice = transform_field(transform_field(field, h, group=group), g, group=group)
-        assert_close(twice, transform_field(field, products(group)[h][g], group=group), **EXACT)
+        twice = sg.transform_field(sg.transform_field(field, h, group=group), g, group=group)
+        assert_close(twice, sg.transform_field(field, products(group)[h][g], group=group), **EXACT)
 
 
 class TestCorrelation:
@@ -120,7 +113,7 @@ class TestCorrelation:
         n = order(group)
         x = rand(1, inputs * (1 if lifting else n), height, width)
         weight = rand(outputs, inputs, *(() if lifting else (n,)), size, size)
-        got = p4_conv(x, weight, group=group, lifting=lifting, padding=padding)
+        got = sg.p4_conv(x, weight, group=group, lifting=lifting, padding=padding)
         expected = correlate_naively(x, weight, n, lifting=lifting, padding=padding)
         assert_close(got, torch.as_tensor(expected), **EXACT)
 
@@ -141,10 +134,12 @@ class TestCorrelation:
         settings: Any = {"group": group, "lifting": lifting, "groups": groups}
         settings |= {"padding": padding, "dilation": dilation, "padding_mode": mode}
         bias = rand(4)
-        out = p4_conv(x, weight, bias, **settings)
+        out = sg.p4_conv(x, weight, bias, **settings)
         for element in range(n):
-            moved = transform_image(x, element) if lifting else transform_field(x, element, group=group)
-            assert_close(p4_conv(moved, weight, bias, **settings), transform_field(out, element, group=group), **EXACT)
+            moved = sg.transform_image(x, element) if lifting else sg.transform_field(x, element, group=group)
+            assert_close(
+                sg.p4_conv(moved, weight, bias, **settings), sg.transform_field(out, element, group=group), **EXACT
+            )
 
     @given(
         n=st.integers(6, 13),
@@ -160,17 +155,17 @@ class TestCorrelation:
         assume(rest >= 0)
         x, weight = rand(1, 8, n, n), rand(1, 1, 8, size, size)
         settings: Any = {"group": "p4m", "stride": stride, "padding": padding, "dilation": dilation}
-        out = p4_conv(x, weight, **settings)
+        out = sg.p4_conv(x, weight, **settings)
         errors = []
         for g in range(8):
-            turned = p4_conv(transform_field(x, g, group="p4m"), weight, **settings)
-            errors.append(float((turned - transform_field(out, g, group="p4m")).abs().max()))
+            turned = sg.p4_conv(sg.transform_field(x, g, group="p4m"), weight, **settings)
+            errors.append(float((turned - sg.transform_field(out, g, group="p4m")).abs().max()))
         assert max(errors) < 1e-12 if rest % stride == 0 else max(errors) > 1e-3
 
     def test_even_filters_padded_to_the_same_size_do_not_commute(self):
         x, weight = rand(1, 4, 6, 6), rand(1, 1, 4, 2, 2)
-        turned = p4_conv(transform_field(x, 1, group="p4"), weight, group="p4", padding="same")
-        out = transform_field(p4_conv(x, weight, group="p4", padding="same"), 1, group="p4")
+        turned = sg.p4_conv(sg.transform_field(x, 1, group="p4"), weight, group="p4", padding="same")
+        out = sg.transform_field(sg.p4_conv(x, weight, group="p4", padding="same"), 1, group="p4")
         assert (turned - out).abs().max() > 1e-3
 
     @pytest.mark.parametrize("lifting", [True, False])
@@ -181,38 +176,27 @@ class TestCorrelation:
         weight = rand(1, 1, *(() if lifting else (n,)), 3, 3).requires_grad_()
         bias = rand(1).requires_grad_()
         assert torch.autograd.gradcheck(
-            lambda *args: p4_conv(*args, group=group, lifting=lifting), (x, weight, bias), fast_mode=True
+            lambda *args: sg.p4_conv(*args, group=group, lifting=lifting), (x, weight, bias), fast_mode=True
         )
-
-
-class TestFilters:
-    @pytest.mark.parametrize("lifting", [True, False])
-    @pytest.mark.parametrize("group", GROUPS)
-    def test_levels_of_a_filter_expand_one_by_one(self, group, lifting):
-        n = order(group)
-        weight = rand(2, 3, *(() if lifting else (n,)), 4, 3, 3)
-        bank = expand_filters(weight, group, lifting=lifting)
-        assert bank.shape == (2 * n, 3 * (1 if lifting else n), 4, 3, 3)
-        for level in range(4):
-            one = weight[..., level, :, :]
-            assert_close(bank[:, :, level], expand_filters(one, group, lifting=lifting), **SAME)
-        assert_close(bank[::n], weight if lifting else weight.flatten(1, 2), **SAME)
 
 
 class TestOnLevels:
     @pytest.mark.parametrize("sampling", ["dense", "pyramid"])
-    def test_is_the_scale_space_correlation_with_the_bank(self, sampling):
-        x = lift(rand(1, 2 * 4, 9, 9), 3, sampling=sampling)
-        weight, bias = rand(3, 2, 4, 2, 3, 3), rand(3)
-        got = p4_conv(x, weight, bias, group="p4", scale_padding="valid")
-        expected = scale_conv(x, expand_filters(weight, "p4"), bias.repeat_interleave(4), scale_padding="valid")
-        assert_close(got.levels, expected.levels, **SAME)
-        assert (got.steps, got.origins) == (expected.steps, expected.origins)
+    @pytest.mark.parametrize(("group", "lifting"), list(itertools.product(GROUPS, [True, False])))
+    def test_is_the_scale_space_correlation_with_the_bank(self, sampling, group, lifting):
+        """Whose levels are expanded one by one, and whose first elements are the filters themselves."""
+        n, weight, bias = order(group), rand(3, 2, *(() if lifting else (order(group),)), 2, 3, 3), rand(3)
+        levels = [expand_filters(weight[..., level, :, :], group, lifting=lifting) for level in range(2)]
+        bank = torch.stack(levels, 2)
+        assert_close(bank[::n], weight if lifting else weight.flatten(1, 2), **SAME)
+        x = lift(rand(1, bank.shape[1], 9, 9), 3, sampling=sampling)
+        got = sg.p4_conv(x, weight, bias, group=group, lifting=lifting, scale_padding="valid")
+        assert_same(got, scale_conv(x, bank, bias.repeat_interleave(n), scale_padding="valid"))
 
     def test_a_tensor_is_a_space_of_one_level(self):
         x, weight = rand(1, 16, 9, 9), rand(3, 2, 8, 3, 3)
-        on_levels = p4_conv(ScaleSpace((x,)), weight, group="p4m", stride=2)
-        assert_close(p4_conv(x, weight, group="p4m", stride=2), on_levels.levels[0], **SAME)
+        on_levels = sg.p4_conv(ScaleSpace((x,)), weight, group="p4m", stride=2)
+        assert_close(sg.p4_conv(x, weight, group="p4m", stride=2), on_levels.levels[0], **SAME)
 
 
 class TestGroupPool:
@@ -221,17 +205,17 @@ class TestGroupPool:
     def test_against_loops_and_the_law(self, group, mode):
         n = order(group)
         x = rand(2, 3 * n, 4, 5)
-        got = group_pool(x, mode, group=group)
+        got = sg.group_pool(x, mode, group=group)
         for field in range(3):
             part = x[:, field * n : field * n + n]
             assert_close(got[:, field], part.amax(1) if mode == "max" else part.sum(1) / n, **EXACT)
         for element in range(n):
-            pooled = group_pool(transform_field(x, element, group=group), mode, group=group)
-            assert_close(pooled, transform_image(got, element), **EXACT)
+            pooled = sg.group_pool(sg.transform_field(x, element, group=group), mode, group=group)
+            assert_close(pooled, sg.transform_image(got, element), **EXACT)
         space = lift(x, 2, sampling="pyramid")
-        levels = group_pool(space, mode, group=group)
+        levels = sg.group_pool(space, mode, group=group)
         assert levels.steps == space.steps
-        assert_close(levels.levels[1], group_pool(space.levels[1], mode, group=group), **SAME)
+        assert_close(levels.levels[1], sg.group_pool(space.levels[1], mode, group=group), **SAME)
 
 
 def naive_lifting(f, psi, n, size):
@@ -254,17 +238,17 @@ def naive_group(f, psi, n, size):
     return out
 
 
-@pytest.mark.parametrize(("group", "size"), [(P4, 4), (P4M, 8)])
+@pytest.mark.parametrize(("group", "size"), [(sg.P4, 4), (sg.P4M, 8)])
 def test_square_symmetries_give_the_group_correlation(group, size):
     n = 4
     symmetries = group((n, n), padding_mode="circular")
     f, psi = rand(1, 2, n, n), rand(3, 2, 2, 3)
-    out = semigroup_correlation(f, psi, symmetries)
+    out = sg.semigroup_correlation(f, psi, symmetries)
     lifted = naive_lifting(f[0].numpy(), psi.numpy(), n, size)
     np.testing.assert_allclose(out[0].reshape(lifted.shape), lifted, atol=1e-12)
     psi = rand(2, 3, size, 2, 2)
     support = [(g, (y, x)) for g in range(size) for y in range(2) for x in range(2)]
-    out = semigroup_correlation(out, psi.flatten(2), Lifted(symmetries, support))
+    out = sg.semigroup_correlation(out, psi.flatten(2), sg.Lifted(symmetries, support))
     expected = naive_group(lifted, psi.numpy(), n, size)
     np.testing.assert_allclose(out[0].reshape(expected.shape), expected, atol=1e-12)
 
@@ -275,19 +259,19 @@ WRONG: Any = "p8"
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: transform_field(rand(1, 8, 3, 3), 0, group=WRONG), "group is one of p4, p4m, got 'p8'"),
-        (lambda: transform_field(rand(1, 8, 3, 3), 4, group="p4"), "numbered 0 to 3, got 4"),
-        (lambda: transform_field(rand(1, 6, 3, 3), 0, group="p4m"), r"fields \* 8, ...\), got shape \(1, 6, 3, 3\)"),
-        (lambda: transform_image(rand(1, 8, 3, 3), -1), "numbered 0 to 7, got -1"),
-        (lambda: group_pool(rand(1, 8, 3, 3), "sum", group="p4"), "mode is one of max, mean"),
+        (lambda: sg.transform_field(rand(1, 8, 3, 3), 0, group=WRONG), "group is one of p4, p4m, got 'p8'"),
+        (lambda: sg.transform_field(rand(1, 8, 3, 3), 4, group="p4"), "numbered 0 to 3, got 4"),
+        (lambda: sg.transform_field(rand(1, 6, 3, 3), 0, group="p4m"), r"fields \* 8, ...\), got shape \(1, 6, 3, 3\)"),
+        (lambda: sg.transform_image(rand(1, 8, 3, 3), -1), "numbered 0 to 7, got -1"),
+        (lambda: sg.group_pool(rand(1, 8, 3, 3), "sum", group="p4"), "mode is one of max, mean"),
         (lambda: expand_filters(rand(1, 1, 4, 3, 2), "p4"), "only square filters can be turned, got one of 3 x 2"),
         (lambda: expand_filters(rand(1, 1, 3, 3), "p4"), r"are \(F_out, F_in, 4, \[k,\] h, w\), got shape"),
         (lambda: expand_filters(rand(1, 1, 8, 3, 3), "p4"), r"got shape \(1, 1, 8, 3, 3\); lifting=True is for"),
         (lambda: expand_filters(rand(1, 1, 4, 2, 3, 3), "p4", lifting=True), r"filters of p4 are \(F_out, F_in, \[k"),
-        (lambda: p4_conv(rand(1, 4, 5, 5), rand(1, 1, 4, 2, 3, 3), group="p4"), "of 2 levels needs a ScaleSpace"),
-        (lambda: p4_conv(rand(1, 3, 5, 5), rand(1, 2, 4, 3, 3), group="p4"), "2 fields of 4 channels, 8 together"),
-        (lambda: p4_conv(rand(1, 8, 5, 5), rand(1, 2, 3, 3), group="p4", lifting=True), "2 plain channels, got 8"),
-        (lambda: p4_conv(rand(4, 5, 5), rand(1, 1, 4, 3, 3), group="p4"), "height, width"),
+        (lambda: sg.p4_conv(rand(1, 4, 5, 5), rand(1, 1, 4, 2, 3, 3), group="p4"), "of 2 levels needs a ScaleSpace"),
+        (lambda: sg.p4_conv(rand(1, 3, 5, 5), rand(1, 2, 4, 3, 3), group="p4"), "2 fields of 4 channels, 8 together"),
+        (lambda: sg.p4_conv(rand(1, 8, 5, 5), rand(1, 2, 3, 3), group="p4", lifting=True), "2 plain channels, got 8"),
+        (lambda: sg.p4_conv(rand(4, 5, 5), rand(1, 1, 4, 3, 3), group="p4"), "height, width"),
     ],
 )
 def test_refusals(call, message):

@@ -44,11 +44,8 @@ class TestGeometry:
         for number in (-2, 2):
             with pytest.raises(IndexError, match=r"numbered -1 to 1, got"):
                 x.level(number)
-
-    def test_keep_drops_the_top_with_its_geometry(self):
-        x = space()
         assert x.keep(2).levels == x.levels[:2]
-        assert geometry(x.keep(2)) == (x.base, x.steps[:2], x.origins[:2], x.unit, x.first_level)
+        assert x.keep(2).grid == x.grid.keep(2)
 
     @pytest.mark.parametrize(
         ("levels", "changes", "message"),
@@ -61,11 +58,7 @@ class TestGeometry:
             ((torch.ones(1, 1, 2), torch.ones(1, 1, 2, 2)), {}, "the same number of axes"),
             ((torch.ones(1, 1, 2), torch.ones(1, 1, 1)), {}, r"different sizes need their steps.*x\.map\(function\)"),
             ((np.ones((1, 1, 2)),), {}, "levels must be tensors"),
-            (
-                torch.ones(2, 3, 4, 4),
-                {},
-                r"tuple of tensors.*ScaleSpace\.unstack",
-            ),  # its batch is no sequence of levels
+            (torch.ones(2, 3, 4, 4), {}, r"tuple of tensors.*ScaleSpace\.unstack"),  # not a sequence of levels
         ],
     )
     def test_refuses_levels_and_geometries_that_do_not_fit(self, levels, changes, message):
@@ -138,19 +131,16 @@ class TestConversions:
         assert_levelwise(got, lambda *parts: torch.cat(parts), *samples)
 
     @pytest.mark.parametrize(
-        "other",
-        [
-            lambda: lift(torch.rand(1, 2, 9, 8), 3, sampling="dense"),
-            lambda: lift(torch.rand(1, 2, 9, 7), 3),
-            lambda: lift(torch.rand(1, 2, 9, 7), 2, sampling="dense"),
-            lambda: lift(torch.rand(1, 2, 9, 7), 3, 3.0, sampling="dense"),
-            lambda: lift(torch.rand(1, 3, 9, 7), 3, sampling="dense"),
-        ],
+        "other", [{"size": (2, 9, 8)}, {"size": (3, 9, 7)}, {"num_levels": 2}, {"base": 3}, {"sampling": "pyramid"}]
     )
     def test_samples_of_a_batch_lie_on_the_same_grids(self, other):
         """Sizes that differ by a window's border would be cropped elsewhere."""
+
+        def dense(size: tuple[int, ...] = (2, 9, 7), **settings: Any) -> ScaleSpace:
+            return lift(torch.rand(1, *size), **{"num_levels": 3, "sampling": "dense"} | settings)
+
         with pytest.raises(ValueError, match=r"(?s)if all else is the same, got.*Lift images of one size"):
-            default_collate([lift(torch.rand(1, 2, 9, 7), 3, sampling="dense"), other()])
+            default_collate([dense(), dense(**other)])
 
     def test_loaders(self):
         """Also with workers, which send what they collate through files or shared memory."""
