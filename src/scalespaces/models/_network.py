@@ -99,14 +99,16 @@ class ScaleNetwork(nn.Module):
     An image is lifted, every level gets its own scores, and the scores of all levels are combined into one answer:
 
     =============================  =====================================================================
-    ``network(image)``             the answer, as for any network ``network.scores(image)``      each level's own
-    answer, a :class:`~scalespaces.space.ScaleSpace` ``network.features(image)``    what the scores are computed from, a
-    ScaleSpace ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
-    ``network.scale_pool``         how levels are combined, a :class:`~scalespaces.nn.ScalePool` ``network.in_channels``
-    the channels an image must have ``network.smallest_side``      the pixels an image must have along each side
-    ``network.card``               normalization and class names, a :class:`~scalespaces.models.Card` ``network.config``
-    the arguments that build the same network, as plain values =============================
-    =====================================================================
+    ``network(image)``             the answer, as for any network
+    ``network.scores(image)``      each level's own answer, a :class:`~scalespaces.space.ScaleSpace`
+    ``network.features(image)``    what the scores are computed from, a ScaleSpace
+    ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
+    ``network.scale_pool``         how levels are combined, a :class:`~scalespaces.nn.ScalePool`
+    ``network.in_channels``        the channels an image must have
+    ``network.smallest_side``      the pixels an image must have along each side
+    ``network.card``               normalization and class names, a :class:`~scalespaces.models.Card`
+    ``network.config``             the arguments that build the same network, as plain values
+    =============================  =====================================================================
 
     The levels of scores have shape ``(B, classes)`` if the network classifies images, and ``(B, classes, H_k, W_k)`` if
     it classifies pixels. Features and scores are what is equivariant: ``assert_equivariant(network, image)``.
@@ -302,5 +304,4 @@ def plain(value: Any) -> Any:
 
 
 def _whole(samples: float) -> int:
-    """The least number of samples that is enough, up to rounding."""
-    return math.ceil(samples - 1e-9)
+    return math.ceil(samples - 1e-9)  # enough samples, up to rounding

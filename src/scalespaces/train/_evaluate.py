@@ -328,7 +328,6 @@ def _measure(cells: Sequence[_Cell], networks: Mapping[str, nn.Module], part: Pa
 
 
 def _clock(device: torch.device) -> float:
-    """The time, after the device has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return time.perf_counter()
