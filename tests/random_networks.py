@@ -120,8 +120,6 @@ def fails(error: Any, message: str, model: Any, image: Tensor, **options: Any) -
         assert_equivariant(model, image, **options)
 
 
-# --- networks broken on purpose --------------------------------------------------------------------------------------
-
 Maker = Callable[[random.Random], tuple[nn.Module, Tensor]]
 
 
@@ -224,9 +222,6 @@ BROKEN: dict[str, Maker] = {
     "plain windows": plain_windows,
     "plain filters": plain_filters,
 }
-
-
-# --- networks and images that prove nothing --------------------------------------------------------------------------
 
 
 def pixel(draw: random.Random, single: bool) -> tuple[nn.Module, Tensor]:

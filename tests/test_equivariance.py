@@ -118,7 +118,6 @@ def test_strides_dilations_and_unpadded_filters(sampling, layer):
 
 def test_branches_whose_shift_grows_with_the_scale():
     """A strided filter beside a pooling: their grids differ by a quarter of a sample at every level, which is exact."""
-
     conv = ScaleConv2d(1, 1, (2, 3, 3), stride=2, scale_padding="valid").double()
     for sampling in ("pyramid", "dense"):  # where the dilated windows of dense levels leave more, it is cropped
         lift = Lift(4, sampling=sampling, padding_mode="zeros").double()

@@ -11,20 +11,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, special
 
-from scalespaces import downscale, lift
+from scalespaces import downscale, lift, theory
 from scalespaces.data import photograph
 from scalespaces.nn.init import paper_
 from scalespaces.semigroups import Lifted, ScaleTranslations, semigroup_correlation
-from scalespaces.theory import (
-    Alpha,
-    ScaleTranslation,
-    act,
-    act_lifted,
-    binomial,
-    blur_covariance,
-    blur_variance,
-    discrete_gaussian,
-)
+from scalespaces.theory import Alpha, ScaleTranslation, act, act_lifted, binomial, discrete_gaussian
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
 
@@ -156,8 +147,8 @@ def test_dilations_are_positive_and_at_most_one():
     """a <= 0 does not imply s0 - a^2 s0 > 0 and leaves out every downscaling; 0 < a <= 1 gives >= 0, with 0 at 1."""
     assert 0.25 - (-2) ** 2 * 0.25 < 0
     for a in (1.0, 0.7, 0.5, 0.125):
-        assert_allclose(a**2 * (blur_variance(1 / a, 0.25) + 0.25), 0.25)
-        assert (0.25 - a**2 * 0.25 == 0) == (blur_variance(1 / a, 0.25) == 0) == (a == 1)
+        assert_allclose(a**2 * (theory.blur_variance(1 / a, 0.25) + 0.25), 0.25)
+        assert (0.25 - a**2 * 0.25 == 0) == (theory.blur_variance(1 / a, 0.25) == 0) == (a == 1)
     for a in (0.0, -0.5, 1.5):
         with pytest.raises(ValueError, match="A must be"):
             ScaleTranslation(a, 0)
@@ -181,9 +172,9 @@ def test_covariances_may_be_singular(A):
     A = np.asarray(A)
     smallest = np.linalg.eigvalsh(np.eye(2) - A @ A.T)[0]
     assert_allclose(smallest, 0, atol=1e-15)
-    assert np.linalg.eigvalsh(blur_covariance(A, 0.25))[0] >= 0
+    assert np.linalg.eigvalsh(theory.blur_covariance(A, 0.25))[0] >= 0
     with pytest.raises(ValueError, match="upscaling"):
-        blur_covariance(1.01 * A, 0.25)
+        theory.blur_covariance(1.01 * A, 0.25)
 
 
 @pytest.mark.parametrize("alpha", [0.25, 0.5, 0.75])
@@ -242,7 +233,7 @@ def test_bessel_series(x, t):
 
 def test_the_papers_numbers_take_t_for_the_variance():
     """Zero-scale 1/4, dilation 8, four standard deviations: 33 taps if t is the variance, 47 if that is 2t."""
-    t = blur_variance(8, 0.25)
+    t = theory.blur_variance(8, 0.25)
     widths = [2 * math.ceil(4 * math.sqrt(variance)) + 1 for variance in (t, 2 * t)]
     assert (t, widths) == (15.75, [33, 47])
     assert len(discrete_gaussian(t)) == 33
@@ -321,7 +312,7 @@ def test_zero_scale_is_a_variance():
         return zero_scale**2 * (dilation**2 - 1)
 
     for dilation in (2, 4, 8):
-        assert blur_variance(dilation, 0.25) == published(0.5, dilation) == 4 * published(0.25, dilation)
+        assert theory.blur_variance(dilation, 0.25) == published(0.5, dilation) == 4 * published(0.25, dilation)
 
 
 def test_fractional_bases_are_not_rounded():

@@ -364,11 +364,11 @@ class TestRefusals:
 
     @NUMBERS_OF_LEVELS
     def test_windows_of_each_level_and_errors_of_one(self):
-        x = space((16, 16), "pyramid")
+        x = space((16, 24), "pyramid")
         with pytest.raises(ValueError, match="use adaptive pooling"):
             F.avg_pool2d(x, x.size(2))
         with pytest.raises(RuntimeError) as error:
-            nn.Linear(4 * 256, 3).double()(x.flatten(1))
+            nn.Linear(4 * 384, 3).double()(x.flatten(1))
         assert any("at level 1" in note for note in error.value.__notes__)
 
     def test_padding_of_each_level_counts_samples(self):

@@ -21,6 +21,7 @@ from scalespaces.functional._pool import SCALE_MODES
 
 AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+TO_3, STRIDES = st.integers(1, 3), st.sampled_from([None, 1, 2, 3])
 POOLS: list[Any] = [lambda x: avg_pool(x, 2), lambda x: max_pool(x, 2), blur_pool]
 
 
@@ -45,14 +46,7 @@ def pool_naively(x: ScaleSpace, k: int, size: int, stride: int, padding: int, re
 
 
 class TestAgainstTorch:
-    @given(
-        st.integers(1, 3),
-        st.sampled_from([4, 5, 7, 9]),
-        st.integers(1, 3),
-        st.sampled_from([None, 1, 2, 3]),
-        st.integers(0, 1),
-        st.sampled_from([2.0, 1.5]),
-    )
+    @given(TO_3, st.sampled_from([4, 5, 7, 9]), TO_3, STRIDES, st.integers(0, 1), st.sampled_from([2.0, 1.5]))
     def test_on_a_pyramid_every_level_is_pooled_plainly(self, dims, n, size, stride, padding, base):
         assume(2 * padding <= size)
         x = random_space((n,) * dims, 2, base, sampling="pyramid")

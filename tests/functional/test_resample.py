@@ -19,6 +19,7 @@ from scalespaces.functional._resample import on_grid_of
 
 ROOT2 = 2**0.5
 SAMPLINGS = ("dense", "pyramid", 2, 3)
+ANY_SAMPLING, SIZES = st.sampled_from(SAMPLINGS), st.sampled_from([1, 2, 3, 7, 8, 13, 16, 20])
 
 
 def positions(x: ScaleSpace, index: int, axis: int) -> np.ndarray:
@@ -120,13 +121,7 @@ class TestRegistration:
 
 
 class TestResample:
-    @given(
-        st.sampled_from([1, 2, 3, 7, 16]),
-        st.sampled_from([2.0, 1.5, ROOT2]),
-        st.sampled_from(SAMPLINGS),
-        st.sampled_from([None, 1, 2, 7, 20]),
-        st.booleans(),
-    )
+    @given(SIZES, st.sampled_from([2.0, 1.5, ROOT2]), ANY_SAMPLING, st.sampled_from([None, 1, 2, 7, 20]), st.booleans())
     def test_is_linear_interpolation(self, n, base, sampling, size, pooled):
         """On the grid of level 0, or on that many pixels from the first."""
         x = paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 3, base, sampling=sampling)
@@ -193,13 +188,7 @@ def read_naively(x: ScaleSpace, n: int) -> list[np.ndarray]:
 
 
 class TestScaleShift:
-    @given(
-        st.sampled_from([1, 2, 3, 8, 13, 20]),
-        st.sampled_from([2.0, 3.0, 1.5, ROOT2, 1.2]),
-        st.sampled_from(SAMPLINGS),
-        st.integers(0, 3),
-        st.booleans(),
-    )
+    @given(SIZES, st.sampled_from([2.0, 3.0, 1.5, ROOT2, 1.2]), ANY_SAMPLING, st.integers(0, 3), st.booleans())
     def test_definition(self, n, base, sampling, shift, pooled):
         x = paper_lift(torch.rand(1, 1, n, dtype=torch.float64), 4, base, sampling=sampling)
         if pooled and n >= 8:

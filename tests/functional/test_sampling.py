@@ -67,12 +67,7 @@ class TestSample:
         got = sample(torch.tensor(x)[None, None], 2, ratio, offset, size)
         assert_allclose(got[0, 0].numpy(), np.interp(offset + ratio * np.arange(size), np.arange(n), x), atol=1e-8)
 
-    @given(
-        st.integers(1, 30),
-        st.integers(1, 4),
-        st.integers(1, 3),
-        st.one_of(st.integers(-6, 6).map(float), st.floats(-6, 6)),
-    )
+    @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(-6, 6).map(float) | st.floats(-6, 6))
     @example(n=2, spacing=3, ratio=1, offset=-1.0)
     def test_neighbors_are_spacing_apart(self, n, spacing, ratio, offset):
         """From level k samples closer than the spacing do not exist.

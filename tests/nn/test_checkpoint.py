@@ -68,14 +68,15 @@ def test_statistics_move_once_and_dropout_repeats():
 
 def test_gradients_may_be_taken_twice():
     block = nn.Sequential(ScaleConv2d(3, 4, (2, 3, 3)), ScaleBatchNorm(4)).double()
-    out = checkpoint(block, scalespaces.lift(torch.rand(2, 3, 8, 8, dtype=torch.float64), 2))
+    x = scalespaces.lift(torch.rand(2, 3, 8, 8, dtype=torch.float64), 2)
+    out = checkpoint(block, x)
     total = torch.stack([level.square().sum() for level in out.levels]).sum()
     once = torch.autograd.grad(total, list(block.parameters()), retain_graph=True)
     assert_close(torch.autograd.grad(total, list(block.parameters())), once)
     tracked: Any = block[1].num_batches_tracked
     assert tracked.item() == 1
     with torch.no_grad():
-        checkpoint(block, scalespaces.lift(torch.rand(2, 3, 8, 8, dtype=torch.float64), 2))
+        checkpoint(block, x)
     assert tracked.item() == 2
 
 

@@ -72,9 +72,7 @@ class TestHe:
         fan_in = math.prod(shape[1:])
         assert weight.std().item() == pytest.approx(math.sqrt(2 / fan_in), rel=0.05)
         assert abs(weight.mean().item()) < 0.05 * math.sqrt(2 / fan_in)
-
-    def test_layers_start_with_it(self):
-        layer = ScaleConv2d(32, 64, (2, 3, 3))
+        layer = ScaleConv2d(32, 64, (2, 3, 3))  # starts with it
         assert layer.weight.std().item() == pytest.approx(math.sqrt(2 / (32 * 18)), rel=0.05)
         assert layer.bias is not None
         assert layer.bias.abs().max() == 0

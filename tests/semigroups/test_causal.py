@@ -23,7 +23,9 @@ def noise(*shape, seed=0):
 
 SAMPLINGS = st.sampled_from(["pyramid", "dense"])
 PADDINGS = st.sampled_from(["zeros", "replicate"])
-LENGTHS = st.integers(1, 70)
+SCALE_PADDINGS = st.sampled_from(["zeros", "replicate", "valid"])
+LENGTHS, BASES = st.integers(1, 70), st.integers(2, 3)
+TO_2, TO_3, TO_4 = (st.integers(1, n) for n in (2, 3, 4))
 
 
 def times(space, k):
@@ -122,19 +124,7 @@ def test_levels_have_the_variance_of_the_theory_and_the_delay(base, num_levels):
 
 
 @settings(max_examples=100)
-@given(
-    st.integers(1, 26),
-    st.integers(1, 3),
-    st.integers(2, 3),
-    st.integers(1, 2),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 2),
-    SAMPLINGS,
-    PADDINGS,
-    st.sampled_from(["zeros", "replicate", "valid"]),
-    st.data(),
-)
+@given(st.integers(1, 26), TO_3, BASES, TO_2, TO_3, TO_3, TO_2, SAMPLINGS, PADDINGS, SCALE_PADDINGS, st.data())
 def test_the_correlation_is_the_equation(
     length, num_levels, base, depth, taps, stride, dilation, sampling, mode, scale_padding, data
 ):
@@ -162,23 +152,16 @@ BINOMIAL = {1: [1.0], 2: [0.5, 0.5], 3: [0.25, 0.5, 0.25], 4: [0.125, 0.375, 0.3
 
 
 @settings(max_examples=100)
-@given(
-    st.sampled_from(list(POOLINGS)),
-    st.integers(17, 40),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.sampled_from(["dilated", "plain"]),
-    SAMPLINGS,
-    st.data(),
-)
-def test_poolings_end_at_the_present(name, length, taps, stride, window, sampling, data):
+@given(st.sampled_from([*POOLINGS]), st.integers(17, 40), TO_4, TO_3, st.booleans(), SAMPLINGS, st.data())
+def test_poolings_end_at_the_present(name, length, taps, stride, dilated, sampling, data):
     pool, reduce, mode = POOLINGS[name]
     x = causal_lift(noise(1, 1, length), 3, sampling=sampling)
     before = taps - 1 if mode == "replicate" else data.draw(st.integers(0, taps - 1), "padding")
-    out = pool(x, taps, stride, *([] if mode == "replicate" else [before]), window=window)
+    paddings = [] if mode == "replicate" else [before]
+    out = pool(x, taps, stride, *paddings, window="dilated" if dilated else "plain")
     for k, level in enumerate(x.levels):
         row, n = level[0, 0].tolist(), level.shape[2]
-        apart = int(x.spacing(k)) if window == "dilated" else 1
+        apart = int(x.spacing(k)) if dilated else 1
         expected = []
         for i in range(n - 1, -1, -stride):
             places = [i - apart * j for j in reversed(range(taps))]

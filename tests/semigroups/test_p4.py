@@ -19,6 +19,7 @@ from scalespaces.functional import scale_conv
 from scalespaces.semigroups._p4 import Group, expand_filters, matrices, order, products
 
 GROUPS: list[Group] = ["p4", "p4m"]
+FIELDS, HIGH, WIDE = st.integers(1, 2), st.integers(3, 4), st.integers(3, 5)
 
 # (row, column) -> (row, column): the picture turned counterclockwise reads from the right; mirrored first for the rest.
 TURNS = [lambda r, c: (r, c), lambda r, c: (c, -r), lambda r, c: (-r, -c), lambda r, c: (-c, r)]
@@ -99,16 +100,7 @@ class TestGroup:
 
 
 class TestCorrelation:
-    @given(
-        st.sampled_from(GROUPS),
-        st.booleans(),
-        st.integers(1, 3),
-        st.integers(0, 2),
-        st.integers(1, 2),
-        st.integers(1, 2),
-        st.integers(3, 4),
-        st.integers(3, 5),
-    )
+    @given(st.sampled_from(GROUPS), st.booleans(), st.integers(1, 3), st.integers(0, 2), FIELDS, FIELDS, HIGH, WIDE)
     def test_equals_the_loops(self, group, lifting, size, padding, inputs, outputs, height, width):
         n = order(group)
         x = rand(1, inputs * (1 if lifting else n), height, width)
@@ -141,13 +133,7 @@ class TestCorrelation:
                 sg.p4_conv(moved, weight, bias, **settings), sg.transform_field(out, element, group=group), **EXACT
             )
 
-    @given(
-        n=st.integers(6, 13),
-        size=st.integers(1, 4),
-        stride=st.integers(2, 3),
-        padding=st.integers(0, 2),
-        dilation=st.integers(1, 2),
-    )
+    @given(st.integers(6, 13), st.integers(1, 4), st.integers(2, 3), st.integers(0, 2), st.integers(1, 2))
     def test_strides_keep_the_symmetry_when_the_last_window_ends_with_the_image(
         self, n, size, stride, padding, dilation
     ):
