@@ -19,8 +19,9 @@ endif
 endif
 endif
 
-# One thread per worker: pytest-xdist starts as many workers as there are cores.
-PYTEST = OMP_NUM_THREADS=1 MPLBACKEND=Agg $(1)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses=8
+# One thread per worker: pytest-xdist starts as many workers as there are cores. Tests start many processes, each of
+# which would compile the modules it imports if bytecode were not kept.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MPLBACKEND=Agg $(1)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses=8
 
 # The Python of an environment.
 CANDIDATES = python3 python3.13 python3.12 python3.11
