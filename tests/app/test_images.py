@@ -142,7 +142,7 @@ def test_missing_files_folders_and_files_that_are_too_large(tmp_path):
             read_picture(path)
     with (tmp_path / "heavy.png").open("wb") as file:
         file.truncate(MOST_BYTES + 2**20)
-    with pytest.raises(ValueError, match=r"^'heavy\.png' has 65 MiB, and images may have 64; reduce it"):
+    with pytest.raises(ValueError, match=r"^'heavy\.png' has 65 MiB, but images may have at most 64; reduce it"):
         read_picture(tmp_path / "heavy.png")
 
 

@@ -92,7 +92,7 @@ def test_means_of_errors_and_the_key_number():
     words = usual().words
     assert "The paper's lift (direct, dense)4.0e-034.0e-034.0e-03" in words
     assert "This library's (cascade, pyramid)000" in words
-    assert "0 equivariance error: how far features are from merely shifting; the paper's lift 4.0e-03" in words
+    assert "0 equivariance error: how far the features are from a pure shift; the paper's lift 4.0e-03" in words
     words = Page(made(equivariance={"another lift": {n: errors(n, n / 10) for n in (1, 2, 8)}})).words
     assert "1 layer2 layers8 layers" in words
     assert "Lift (another lift)1.0e-012.0e-01none" in words  # after 8 layers, nothing is before the boundary
