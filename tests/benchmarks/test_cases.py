@@ -96,6 +96,7 @@ def test_a_training_step_leaves_no_gradients():
     assert (list(found.seconds), found.memory, found.counts) == (["forward"], {}, {})
 
 
+@pytest.mark.slow
 def test_networks_are_measured():
     for case in SUITES["models"](QUICK):
         for c in measure(case, QUICK).contenders:

@@ -72,7 +72,8 @@ class Segmenter(nn.Module):
 
 
 @DYNAMIC
-@pytest.mark.parametrize("suffix", [pytest.param(".onnx", marks=pytest.mark.slow), ".pt2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_free_sizes(suffix, tmp_path):
     path = tmp_path / "new" / f"model{suffix}"
     model = tiny()
@@ -125,6 +126,7 @@ def test_other_networks_are_fixed_and_say_so(lift, reason, tmp_path):
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
     reason="torch 2.6 cannot translate batch normalization to ONNX with the onnxscript of today",
 )
+@pytest.mark.slow
 def test_an_onnx_file_of_fixed_sizes(tmp_path):
     path, model = tmp_path / "model.onnx", tiny(num_classes=2).double()
     model.card = CARD

@@ -179,7 +179,7 @@ def test_the_smallest_side_is_the_smallest(name, arguments):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in ("s_cnn", "converted strided") else pytest.mark.slow)
+        pytest.param(name, marks=[] if name == "converted strided" else pytest.mark.slow)
         for name in NETWORKS
         if "signals" not in name  # images are exported
     ],

@@ -124,7 +124,7 @@ def test_dense_levels_scale_at_every_length_with_zeros(layer, pool):
         check(model, length)
 
 
-@pytest.mark.parametrize("base", [2, 3])
+@pytest.mark.parametrize("base", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sampling", ["pyramid", "dense"])
 def test_every_short_length(sampling, base):
     model = network(sampling, base=base, scale_padding="valid", num_levels=4)
