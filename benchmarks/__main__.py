@@ -13,8 +13,10 @@ from scalespaces.cli._arguments import Help, Parser, positive
 
 NAMES = {
     "cost": "time, memory and kernels of layers, lift, networks and loading, compared with plain PyTorch",
+    "conversion_time": "time of a converted network, compared with calls of the plain one on every level",
     "sampling": "errors and cost of each sampling, method and zero-scale",
     "choices": "what base, levels, sampling and zero-scale do to a network",
+    "conversion": "accuracy of pretrained networks, converted and calibrated, on photographs at several sizes",
     "scaling": "memory and communication of training on many devices",
     "semigroups": "how far discretized actions are from the law of a semigroup",
     "results": "mean and spread of evaluations with several seeds",

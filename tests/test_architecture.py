@@ -12,6 +12,7 @@ LOWER = {  # part: the parts of ours it may import, beside itself
     "_extras": set(),
     "_files": set(),
     "_html": {"_extras"},
+    "_progress": set(),
     "_tables": set(),
     "_torch": set(),
     "_measure": {"theory"},
@@ -21,8 +22,8 @@ LOWER["space"] = {"_extras", "_torch", "theory"}
 LOWER["functional"] = LOWER["space"] | {"space"}
 LOWER["foreign"] = LOWER["semigroups"] = LOWER["functional"] | {"functional"}
 LOWER["nn"] = LOWER["testing"] = LOWER["semigroups"] | {"semigroups"}
-LOWER["models"] = LOWER["nn"] | {"nn", "_files", "_tables"}
-LOWER["data"] = {"_extras", "_files"}
+LOWER["models"] = LOWER["nn"] | {"nn", "_files", "_progress", "_tables"}
+LOWER["data"] = {"_extras", "_files", "_progress"}
 LOWER["train"] = LOWER["models"] | {"models", "data", "_tables"}
 LOWER["plotting"] = LOWER["testing"] | {"_files", "testing"}
 LOWER["app"] = LOWER["demo"] = LOWER["train"] | LOWER["plotting"] | {"train", "plotting", "_measure", "_html"}
@@ -80,7 +81,7 @@ def test_imports_follow_the_arrows_and_no_module_is_called_utils():
 ORDER = {  # inside the rooms of the core, a file imports only files to its left
     "space": "_strict _numbers _window _grid _per_level _axes _levelwise _space",
     "functional": "_constants _fast._choice _fast._blocks _fast._finer _sampling _correlate _fast._fold _fast._banded "
-    "_moments _fast._batch_norm _resample _norm _pool _conv _lift",
+    "_moments _fast._batch_norm _resample _norm _pool _trust _conv _lift",
     "foreign": "_register _upsample _windows _resizing _norms",
 }
 

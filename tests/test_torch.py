@@ -136,7 +136,6 @@ def test_export_with_dynamic_batch_height_and_width(sampling, size):
 STRIDED = [scale.ScaleConv2d(3, 4, (2, 3, 3), stride=2), scale.ScaleMaxPool(3, 2, 1)]
 STRIDED += [scale.ScaleBlurPool(window="plain"), scale.ScaleConv2d(4, 4, (2, 3, 3))]
 HEADS = {
-    "feature pyramid": lambda sampling: [scale.Lift(4, sampling=sampling), scale.FeaturePyramid()],
     "upsampled levels": lambda sampling: [scale.Lift(4, sampling=sampling, first_level=-1), scale.ScalePool()],
     "strides": lambda sampling: [scale.Lift(4, sampling=sampling), *STRIDED, scale.GlobalPool(), scale.ScalePool()],
 }

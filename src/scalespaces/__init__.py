@@ -3,7 +3,7 @@
 import scalespaces.foreign  # noqa: F401  lets torch's own functions run on the container
 from scalespaces import functional, models, nn, semigroups, space, testing, theory
 from scalespaces.functional import downscale, feature_pyramid, lift, resample, scale_shift
-from scalespaces.models import ConversionError, convert
+from scalespaces.models import ConversionError, calibrate, convert
 from scalespaces.space import ScaleSpace
 from scalespaces.testing import assert_equivariant, equivariance_error
 
@@ -13,6 +13,7 @@ __all__ = [
     "ConversionError",
     "ScaleSpace",
     "assert_equivariant",
+    "calibrate",
     "convert",
     "downscale",
     "equivariance_error",

@@ -10,7 +10,7 @@ from torch import nn
 
 import scalespaces
 from scalespaces.app._predictions import ZOOMS, load_network, over_zooms, predict
-from scalespaces.app._render import curve
+from scalespaces.app._render import curve, prediction
 from scalespaces.data import photograph
 from scalespaces.models import Card
 from scalespaces.train._scales import zoom
@@ -65,6 +65,11 @@ def test_pixels_are_averaged(saved):
     assert network.side == 256  # networks for large images begin with small ones
     found = predict(network, IMAGE, 1, 64)
     assert (sum(p for _, p in found.top), len(found.levels)) == (pytest.approx(1, abs=1e-5), 2)
+    assert found.answering.weight is None
+    trusting = load_network(saved("s_resnet", num_classes=4, lift={"num_levels": 2}, scale_pool="trust"))
+    found = predict(trusting, IMAGE, 1, 64)
+    assert sum(level.weight or 0 for level in found.levels) == pytest.approx(1, abs=1e-5)
+    assert "trusted 50.0 %" in prediction(found)
 
 
 def test_the_curve_goes_through_the_predictions(digits):

@@ -19,6 +19,7 @@ from scalespaces import ScaleSpace, resample, scale_shift
 from scalespaces.functional import avg_pool, blur_pool, global_pool, max_pool, scale_pool
 from scalespaces.functional._pool import SCALE_MODES
 
+POOLED = [mode for mode in SCALE_MODES if mode not in ("image", "trust")]  # what takes all levels, without parameters
 AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 TO_3, STRIDES = st.integers(1, 3), st.sampled_from([None, 1, 2, 3])
@@ -165,7 +166,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda x: max_pool(random_space((8, 8), 2, 1.5), 3, 1, 1), "takes no padding"),
     (lambda x: avg_pool(x.flatten(1), 2), r"spatial axes|0 axes"),
     (lambda x: global_pool(x, "median"), "mode is one of mean"),
-    (lambda x: scale_pool(x, "median"), "mode is one of mean"),
+    (lambda x: scale_pool(x, "median"), "mode is one of image, mean"),
     (lambda x: scale_pool(x.permute(0, 2, 3, 1), "probabilities"), "those of the channels, axis 1, got .* space at"),
     (lambda x: avg_pool(paper_lift(x.levels[0], 2, QUINCUNX), 2), "matrix base"),
 ]
@@ -211,12 +212,12 @@ def combine_naively(levels: tuple[Tensor, ...], mode: str) -> Tensor:
         elif mode == "logsumexp":
             out[place] = math.log(sum(math.exp(v) for v in values) / len(values))
         else:
-            out[place] = sum(values) / len(values) if mode == "mean" else max(values)
+            out[place] = {"image": values[0], "mean": sum(values) / len(values), "max": max(values)}[mode]
     return out
 
 
 class TestScalePool:
-    @pytest.mark.parametrize("mode", SCALE_MODES)
+    @pytest.mark.parametrize("mode", POOLED)
     def test_against_loops(self, mode):
         """On the grid of level 0, if there is space."""
         dense = [random_space(shape) for shape in ((7,), (5, 6), (3, 4, 5))]
@@ -232,17 +233,25 @@ class TestScalePool:
         torch.manual_seed(seed)
         levels = tuple(size * torch.randn(2, channels, 3, dtype=torch.float64) for _ in range(num_levels))
         x, twice = ScaleSpace(levels), ScaleSpace(levels * 2)
-        pooled: Any = {mode: scale_pool(x, mode) for mode in SCALE_MODES}
+        pooled: Any = {mode: scale_pool(x, mode) for mode in POOLED}
         assert (pooled["mean"] <= pooled["logsumexp"] + 1e-12 * size).all()
         assert (pooled["logsumexp"] <= pooled["max"] + 1e-12 * size).all()
         assert_close(pooled["probabilities"].exp().sum(1), torch.ones(2, 3, dtype=torch.float64))
-        for mode in SCALE_MODES:
+        for mode in POOLED:
             assert_close(scale_pool(twice, mode), pooled[mode])
             shifted: Any = scale_pool(x + 3, mode)
             assert_close(shifted, pooled[mode] + (0 if mode == "probabilities" else 3))
         if num_levels == 1:
             assert_close(pooled["probabilities"], levels[0].log_softmax(1))
             assert_close(pooled["logsumexp"], levels[0])
+
+    def test_the_image_is_level_0_wherever_it_is(self):
+        for first in (0, -1, -2):
+            x = random_space((9, 9), 3, first_level=first, sampling="pyramid")
+            assert scale_pool(x, "image") is x.levels[-first]
+            assert scale_pool(x, "image", return_scale=True)[1].eq(0).all()
+        with pytest.raises(ValueError, match="own level is number 0, and levels are numbered -2 to -1"):
+            scale_pool(random_space((9, 9), 3, first_level=-2).keep(2), "image")
 
     @pytest.mark.parametrize("first_level", [0, -1])
     def test_scale_map(self, first_level):
@@ -261,7 +270,7 @@ class TestScalePool:
     def test_gradient(self):
         f = torch.rand(1, 1, 5, dtype=torch.float64, requires_grad=True)
         x = paper_lift(torch.zeros(1, 1, 5), 2)
-        for mode in SCALE_MODES:
+        for mode in POOLED:
             assert torch.autograd.gradcheck(lambda f, mode=mode: scale_pool(x.replace((f, f**2 + 1)), mode), f)
 
 

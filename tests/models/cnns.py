@@ -246,6 +246,56 @@ class Zoo(nn.Module):
         return self.fc(stacked.mean((-2, -1))), {"features": stacked, "list": [best, 3, None]}
 
 
+class ViT(nn.Module):
+    """Attention over the patches, with position embeddings that are resized to the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.position = nn.Conv2d(3, 8, 8, 8), nn.Parameter(torch.randn(1, 8, 4, 4))
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        assert isinstance(x, Tensor)
+        x = self.patches(x)
+        x = x + F.interpolate(self.position, size=x.shape[2:], mode="bicubic")
+        tokens = self.block(x.flatten(2).transpose(1, 2))
+        return {"scores": self.head(tokens.mean(1)), "tokens": tokens, "map": x}
+
+
+class Attention(nn.Module):
+    """Channels that attend to their neighbors, by a convolution along the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 1, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x.mean((2, 3)).view(x.shape[0], 1, -1))
+        return x * y.sigmoid().view(x.shape[0], -1, 1, 1).expand_as(x)
+
+
+class Renamed(nn.Conv2d):
+    """A plain convolution under another name."""
+
+
+class DynamicSame(nn.Conv2d):
+    """Padding as TensorFlow has it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        amounts = []
+        for n, k, s in zip(input.shape[-2:], self.weight.shape[-2:], self.stride, strict=True):
+            total = max((math.ceil(n / s) - 1) * s + k - n, 0)
+            amounts = [total // 2, total - total // 2, *amounts]
+        return F.conv2d(F.pad(input, amounts), self.weight, self.bias, self.stride)
+
+
+def same(conv: type[nn.Conv2d] = DynamicSame) -> nn.Module:
+    """Channel attention between convolutions of a subclass."""
+    layers = [conv(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), Attention(), conv(8, 8, 5, stride=2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+
+
 def volumes(dims: int) -> nn.Module:
     conv, norm, pool = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 3: (nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d)}[
         dims
@@ -267,15 +317,22 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "unet, padded": (lambda: UNet("padded"), (64, 96)),
     "unet, cropped": (lambda: UNet("cropped"), (64, 96)),
     "zoo": (Zoo, (33, 44)),
+    "same": (same, (64, 48)),
     "signals": (lambda: volumes(1), (96,)),
     "volumes": (lambda: volumes(3), (24, 24, 32)),
+}
+
+ALONE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # right on levels, but not on scale-spaces
+    "vit": (ViT, (64, 96)),
+    "pooling by norms": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.LPPool2d(2, 2)), (45, 64)),
+    "scripted": (lambda: torch.jit.script(same(Renamed)), (64, 64)),
 }
 
 
 def build(name: str) -> tuple[Any, Tensor]:
     """The network in evaluation, with statistics that are not those it starts with, and an image."""
     torch.manual_seed(1)
-    make, size = NETWORKS[name]
+    make, size = (NETWORKS | ALONE)[name]
     network = make().double()
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):

@@ -23,6 +23,7 @@ DYNAMIC = pytest.mark.skipif(
     reason="before 2.13, torch exports pooling for even or for odd sizes only",
 )
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {  # of stacked levels
+    "image": lambda levels: levels[0],
     "mean": lambda levels: levels.mean(0),
     "max": lambda levels: levels.amax(0),
     "logsumexp": lambda levels: levels.exp().mean(0).log(),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from models.cnns import NETWORKS, ResNet, Zoo, build, spaces, volumes
+from models.cnns import ALONE, NETWORKS, DynamicSame, Renamed, ResNet, Same2d, ViT, Zoo, build, same, spaces, volumes
 from models.networks import POOLS
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -17,22 +17,53 @@ from torch.testing import assert_close
 from scalespaces import ScaleSpace, assert_equivariant, convert, equivariance_error, resample
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
-NOT_DENSE = {"zoo"}  # its padding is computed from sizes: samples where taps are meant
+NOT_DENSE = {"zoo", "same"}  # their padding is computed from sizes: samples where taps are meant
 
 # --- what they compute -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, *ALONE])
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @torch.no_grad()
 def test_level_k_is_the_network_on_the_downscaled_image(name):
     network, image = build(name)
     converted = convert(network, {"num_levels": 3})
     output = spaces(converted.outputs(image))
-    for k in range(3):
+    for k, level in enumerate(converted.lift(image).levels):
+        for got, wanted in zip(output, spaces(network(level)), strict=True):
+            assert torch.equal(got.levels[k], wanted)
         expected = spaces(network(converted.lift.downscale(image, k)))
         assert len(expected) == len(output)
         for got, wanted in zip(output, expected, strict=True):
             assert_close(got.levels[k], wanted, rtol=1e-12, atol=1e-12)
+
+
+class Counted(nn.Module):
+    calls: Any = 0
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, *ALONE])
+@pytest.mark.parametrize("lift", [{}, {"sampling": "dense"}, {"first_level": -1}], ids=str)
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@torch.no_grad()
+def test_the_answer_is_the_networks_own_and_nothing_else_runs(name, lift, monkeypatch):
+    if name in ALONE and "sampling" in lift:
+        return
+    network, image = build(name)
+    converted = convert(Counted(network), {"num_levels": 3, **lift}).eval()
+    monkeypatch.setattr(converted.lift, "forward", None)
+    for got, wanted in zip(spaces(converted(image)), spaces(network(image)), strict=True):
+        assert torch.equal(got, wanted)
+    assert converted.model.calls == 1
+    assert "answers with level 0" in repr(converted)
 
 
 @pytest.mark.parametrize("sampling", ["dense", 2])
@@ -54,10 +85,10 @@ def test_interactions_start_at_nothing_and_then_matter(name):
     converted = convert(network, {"num_levels": 3}, interaction="all")
     for got, wanted in zip(spaces(converted.outputs(image)), plain, strict=True):
         assert_close(got.levels, wanted.levels, rtol=1e-12, atol=1e-12)
-    layers = [module for module in converted.modules() if isinstance(module, ScaleConv2d)]
-    assert len(layers) == sum(type(module) is nn.Conv2d for module in network.modules())
-    for layer in layers:
-        layer.weight[:, :, 1].normal_(0, 0.3)
+    filters = [parameter for parameter in converted.parameters() if parameter.ndim == 5]
+    assert len(filters) == sum(type(module) in (nn.Conv2d, DynamicSame) for module in network.modules())
+    for weight in filters:
+        weight[:, :, 1].normal_(0, 0.3)
     for got, wanted in zip(spaces(converted.outputs(image)), plain, strict=True):
         assert (got.levels[0] - wanted.levels[0]).abs().max() > 1e-6
 
@@ -131,7 +162,7 @@ class TestScores:
     @torch.no_grad()
     def test_with_finer_levels_and_pooling_inside(self):
         network, image = build("resnet")
-        converted = convert(network, {"num_levels": 3, "first_level": -1}, pool_before="fc")
+        converted = convert(network, {"num_levels": 3, "first_level": -1}, pool_before="fc", scale_pool="mean")
         answer, scores = converted.answer_and_scores(image)
         assert_close(torch.stack(scores.levels).mean(0), answer)
         assert_close(converted(image), answer)
@@ -173,7 +204,7 @@ class TestFeatures:
             convert(nn.ReLU()).features(torch.rand(1, 3, 8, 8))
         unused = nn.ModuleDict({"used": nn.Conv2d(3, 2, 1), "unused": nn.Linear(3, 2)})
         unused.forward = unused["used"].forward  # pyright: ignore[reportAttributeAccessIssue]
-        with pytest.raises(ValueError, match="'unused' is not called with a ScaleSpace; name another module"):
+        with pytest.raises(ValueError, match="'unused' is not called with one tensor; name another module"):
             convert(unused, {"num_levels": 2}).features(torch.rand(1, 3, 8, 8))
 
 
@@ -190,7 +221,7 @@ class TestLift:
 class TestModule:
     def test_outputs_are_pooled_wherever_they_are(self):
         image = torch.rand(2, 3, 32, 32)
-        pair, record, tree, none = convert(Nests(), {"num_levels": 3})(image)
+        pair, record, tree, none = convert(Nests(), {"num_levels": 3}, scale_pool="mean")(image)
         levels = convert(Nests(), {"num_levels": 3}).outputs(image)
         assert (type(pair), type(record), type(tree), none) == (Pair, Record, OrderedDict, None)
         assert pair.first.shape == image.shape
@@ -240,6 +271,8 @@ class TestModule:
         assert config["interaction"] == [f"layer1.{i}.conv2" for i in (0, 1)] + ["layer2.0.conv2"]
         twin = convert(network, **config)
         assert twin.config == converted.config == config
+        earlier = {name: value for name, value in config.items() if name != "smallest_level"}  # of older files
+        assert convert(network, **earlier).config == config
         twin.load_state_dict(converted.state_dict())
         assert_close(twin(image), converted(image))
 
@@ -255,9 +288,12 @@ class TestModule:
         assert chosen("all") == convs
         assert chosen("conv1") == ["conv1"]
         assert chosen(["layer1.*.conv1", "conv1"]) == ["conv1", "layer1.0.conv1", "layer1.1.conv1"]
-        for wrong in ("conv9", ["conv1", "bn1"]):
-            with pytest.raises(ValueError, match="which matches none; did you mean"):
-                convert(network, interaction=wrong)
+        with pytest.raises(ValueError, match="got 'conv9', which matches none; did you mean 'conv1'"):
+            convert(network, interaction="conv9")
+        with pytest.raises(
+            ValueError, match="got 'bn1', which is a BatchNorm2d; of the model's convolutions, 'conv1' can"
+        ):
+            convert(network, interaction=["conv1", "bn1"])
 
     def test_parameters_that_are_shared_stay_so(self):
         conv = nn.Conv2d(3, 3, 3, padding=1)
@@ -269,8 +305,36 @@ class TestModule:
         lone: Any = convert(conv, {"num_levels": 2}, interaction="all").model
         assert isinstance(lone, ScaleConv2d)
 
-    def test_convolutions_with_code_of_their_own_are_left_alone(self):
+    @pytest.mark.parametrize("kind", [Renamed, DynamicSame])
+    @torch.no_grad()
+    def test_subclasses_of_convolutions_keep_what_they_do(self, kind):
+        network, image = same(kind).double().eval(), torch.rand(2, 3, 64, 48, dtype=torch.float64)
+        converted = convert(network, {"num_levels": 3}, interaction="all", scale_pool="mean")
+        assert converted.config["interaction"] == ["0", "4"]  # and not "3.conv", which slides over the channels
+        for k, level in enumerate(converted.scores(image).levels):
+            assert_close(level, network(converted.lift.downscale(image, k)))
+        first: Any = converted.model.get_submodule("0")
+        first.weight[:, :, 1].normal_()
+        answer = converted(image)
+        assert (answer - convert(network, {"num_levels": 3}, scale_pool="mean")(image)).abs().max() > 1e-6
+        layout: Any = {"memory_format": torch.channels_last}
+        assert_close(copy.deepcopy(converted).to(**layout)(image.to(**layout)), answer)
+
+    def test_convolutions_that_cannot_see_two_levels(self):
         assert convert(Zoo(), {"num_levels": 2}, interaction="all").config["interaction"] == ["gate", "mix"]
+        parametrized = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3))
+        cases: list[tuple[nn.Module, Any, str, str]] = [
+            (Zoo(), "stem", "zeros", r"'stem', which chooses none; .*\(Same2d\) has a forward .* changes the weight"),
+            (same(Same2d), "all", "zeros", r"'3\.conv' \(Conv1d\) slides over 1 axes, and images have 2"),
+            (same(), "all", "replicate", r"\(DynamicSame\) .*takes scale_padding='zeros' only"),
+            (same(), "3.conv", "zeros", r"'3\.conv', which chooses none; .*: it is not over space"),
+            (parametrized, "all", "zeros", "computes its weight from others"),
+            (nn.ReLU(), "all", "zeros", "the model has no convolutions"),
+            (same(), lambda name, module: False, "zeros", "the function chooses none; .*'0' can be chosen"),
+        ]
+        for network, interaction, scale_padding, message in cases:
+            with pytest.raises(ValueError, match=message):
+                convert(network, interaction=interaction, scale_padding=scale_padding)
 
     def test_synchronized_batch_norms_are_ours(self):
         network = nn.SyncBatchNorm.convert_sync_batchnorm(build("resnet")[0])
@@ -294,6 +358,34 @@ class TestModule:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in converted.parameters())
         assert stem.weight.grad[:, :, 1].abs().max() > 0
 
+    def test_training_without_batch_norms_is_level_by_level(self):
+        converted = convert(ViT().double().train(), {"num_levels": 3})
+        image, model = torch.rand(1, 3, 64, 64, dtype=torch.float64), converted.model
+        outputs, levels = converted(image), converted.lift(image).levels
+        answer = outputs["scores"]
+        assert_close(answer, sum(model(level)["scores"] for level in levels) / 3)
+        assert_close(outputs["tokens"], model(levels[0])["tokens"])  # which have no mean over levels
+        answer.sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in converted.parameters())
+
+    def test_in_training_the_image_network_learns_from_all_levels(self):
+        network, image = build("resnet")
+        converted, mean = (convert(network, {"num_levels": 3}, scale_pool=mode).train() for mode in ("image", "mean"))
+        assert_close(converted(image), mean(image))
+        assert_close(converted.eval()(image), converted.scores(image).levels[0])
+
+    @pytest.mark.parametrize("name", ["zoo", "signals", "volumes", "convnext"])
+    @torch.no_grad()
+    def test_grids_are_those_of_a_run_on_the_scale_space(self, name):
+        network, image = build(name)
+        converted = convert(network, {"num_levels": 3}, features="3" if name in ("signals", "volumes") else None)
+        apart = spaces(converted.outputs(image)), [*converted.scores_and_features(image)] if name != "zoo" else []
+        together = convert(network, {"num_levels": 3}, features=converted.config["features"], pool_before="")
+        whole = spaces(together.outputs(image)), [*together.scores_and_features(image)] if name != "zoo" else []
+        for got, wanted in zip((*apart[0], *apart[1]), (*whole[0], *whole[1]), strict=True):
+            assert got.grid == wanted.grid
+            assert_close(got.levels, wanted.levels)
+
     def test_the_lift_has_the_precision_of_the_network(self):
         assert convert(volumes(1).double()).lift.taps0.dtype == torch.float64
         assert convert(volumes(1)).lift.taps0.dtype == torch.float32
@@ -303,7 +395,7 @@ class TestModule:
 class TestTorch:
     def test_autocast(self, sampling):
         network, image = build("resnet")
-        converted = convert(network.float(), {"num_levels": 3, "sampling": sampling})
+        converted = convert(network.float(), {"num_levels": 3, "sampling": sampling}, scale_pool="mean")
         expected = converted(image.float())
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = converted(image.float())
@@ -311,7 +403,7 @@ class TestTorch:
 
     def test_channels_last(self, sampling):
         network, image = build("unet, interpolate")
-        converted = convert(network, {"num_levels": 3, "sampling": sampling})
+        converted = convert(network, {"num_levels": 3, "sampling": sampling}, scale_pool="mean")
         expected = converted(image)
         layout: Any = {"memory_format": torch.channels_last}
         assert_close(converted.to(**layout)(image.to(**layout)), expected)
@@ -321,7 +413,7 @@ class TestTorch:
     def test_compile_whole_graph(self, sampling, name):
         torch._dynamo.reset()
         network, image = build(name)
-        converted = convert(network.float(), {"num_levels": 3, "sampling": sampling})
+        converted = convert(network.float(), {"num_levels": 3, "sampling": sampling}, scale_pool="mean")
         compiled: Any = torch.compile(converted, fullgraph=True)
         for got, wanted in zip(spaces(compiled(image.float())), spaces(converted(image.float())), strict=True):
             assert_close(got, wanted, rtol=1e-3, atol=1e-3)

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from scalespaces import ScaleSpace
 from scalespaces.models import create_model
-from scalespaces.semigroups import transform_image
+from scalespaces.semigroups._p4 import transform_image
 from scalespaces.testing import assert_equivariant, equivariance_error
 
 

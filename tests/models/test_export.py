@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from models.cnns import Basic, ResNet
+from models.cnns import Basic, ResNet, same
 from models.networks import DYNAMIC, NAMES
 from torch import nn
 from torch.testing import assert_close
@@ -216,10 +216,30 @@ def test_every_network_with_free_sizes(name, suffix, tmp_path):
 @pytest.mark.parametrize("network", [classifier, Segmenter])
 def test_converted_models_with_free_sizes(network, interaction, suffix, tmp_path):
     path = tmp_path / f"model{suffix}"
-    model = scalespaces.convert(network(), {"num_levels": 3}, interaction=interaction).eval()
+    model = scalespaces.convert(network(), {"num_levels": 3}, interaction=interaction, scale_pool="mean").eval()
     exported = export(model, path)
     assert exported.notes == ()
     assert exported.dynamic
     smallest = exported.smallest or 0
     for batch, height, width in [(1, smallest + 1, smallest), (3, smallest + 16, smallest + 7)]:
         assert_agrees(path, model, batch, 3, height, width)
+
+
+@pytest.mark.parametrize("interaction", [None, "all"])
+def test_padding_by_the_size_ends_with_a_fixed_size(interaction, tmp_path):
+    """With free sizes torch would not end."""
+    model = scalespaces.convert(same(), {"num_levels": 2}, interaction=interaction, scale_pool="mean").eval()
+    exported = export(model, tmp_path / "model.pt2", size=(64, 48), levels=True)
+    assert exported.shape == (1, 3, 64, 48)
+    assert interaction or "DynamicSame computes its padding from the size" in exported.notes[0]
+    image = torch.rand(1, 3, 64, 48)
+    answer, scores = model.answer_and_scores(image)
+    found = run(tmp_path / "model.pt2", image)
+    assert_close([*found.values()], [answer, *scores.levels], rtol=1e-4, atol=1e-4)
+
+
+def test_levels_that_are_too_small_are_left_out_of_an_export(tmp_path):
+    network = nn.Sequential(nn.Conv2d(3, 4, 9), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    model = scalespaces.convert(network, {"num_levels": 3}, scale_pool="mean").eval()
+    exported = export(model, tmp_path / "model.pt2", size=(24, 24), static=True, levels=True)
+    assert exported.outputs == ("output", "level_0", "level_1")  # and not 6 x 6

@@ -58,7 +58,7 @@ def build(name: str, lift: Any = None, **arguments: Any) -> Case:
         plain = nn.Sequential(*PLAIN[name.removeprefix("converted ")]()).double().eval()
         size = (96,) if name.endswith("signals") else SIZE
         image = torch.rand(2, 2 if name.endswith("signals") else 3, *size, dtype=torch.float64)
-        return Case(convert(plain, lift, **arguments).eval(), image, plain, size)
+        return Case(convert(plain, lift, **{"scale_pool": "mean", **arguments}).eval(), image, plain, size)
     network = small(name, lift=lift, num_classes=4, init="he", **arguments)
     return Case(network.double().eval(), torch.rand(2, 3, *SIZE, dtype=torch.float64))
 

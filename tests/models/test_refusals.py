@@ -33,6 +33,7 @@ BETWEEN: list[tuple[Callable[[Any], Any], str, str]] = [  # what levels do not a
         "functions of the scale-space",
     ),
 ]
+ONE_SIZE = [NEVER[3][0], NEVER[5][0], BETWEEN[3][0]]
 SPACE = (lambda x: F.linear(x, torch.ones(5, x.size(0) * 16)), "for channels, but space is at", "permute the channels")
 
 
@@ -53,13 +54,28 @@ def foreign(function: Callable[[Any], Any]) -> nn.Module:
 @pytest.mark.parametrize(("function", "reason", "hint"), [*NEVER, *BETWEEN, SPACE])
 def test_says_the_module_the_line_the_reason_and_what_to_do(function, reason, hint):
     with pytest.raises(ConversionError) as refusal:
-        convert(foreign(function), {"num_levels": 3})(torch.rand(1, 3, 32, 32))
+        convert(foreign(function), {"num_levels": 3}, interaction="0")(torch.rand(1, 3, 32, 32))
     message, line = str(refusal.value), function.__code__.co_firstlineno
     assert "1.1 (Step)" in message
     assert f"test_refusals.py:{line}: {linecache.getline(__file__, line).strip()}" in message
     assert reason in message
     assert hint in message
     assert refusal.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("function", [function for function, _, _ in [*NEVER, *BETWEEN] if function not in ONE_SIZE])
+def test_level_by_level_nothing_is_refused(function):
+    network, image = foreign(function), torch.rand(1, 3, 32, 32)
+    converted = convert(network, {"num_levels": 3})
+    output = converted.outputs(image)
+    for level, got in zip(converted.lift(image).levels, output.levels, strict=True):
+        assert torch.equal(got, network(level))
+
+
+@pytest.mark.parametrize("function", ONE_SIZE)
+def test_what_is_for_one_size_is_refused_at_the_other_levels(function):
+    with pytest.raises(ConversionError, match=r"(?s)1\.1 \(Step\).*at level 1.*takes images of 32 x 32, but not of"):
+        convert(foreign(function), {"num_levels": 3}).scores(torch.rand(1, 3, 32, 32))
 
 
 @pytest.mark.parametrize("function", [function for function, _, _ in NEVER])
@@ -72,11 +88,11 @@ def test_in_dense_sampling_too(function):
 def test_what_all_levels_answer_alike_is_not_refused(function):
     """One level is the plain network, but for what is never right."""
     image, network = torch.rand(1, 3, 32, 32), foreign(function)
-    assert_close(convert(network, {"num_levels": 1})(image), network(image))
+    assert_close(convert(network, {"num_levels": 1}, interaction="0")(image), network(image))
 
 
 def test_tests_for_tensors_are_no_concern_elsewhere():
-    x: Any = convert(nn.ReLU(), {"num_levels": 2}).outputs(torch.rand(1, 3, 8, 8))
+    x: Any = convert(nn.ReLU(), {"num_levels": 2}, pool_before="").outputs(torch.rand(1, 3, 8, 8))
     assert not isinstance(x, Tensor)
     assert not torch.is_tensor(x)
     assert x.__class__ is type(x) is ScaleSpace
@@ -98,7 +114,7 @@ def test_tests_for_tensors_are_no_concern_elsewhere():
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_certain_is_refused_at_once(module, reason):
     with pytest.raises(ConversionError, match=reason) as refusal:
-        convert(nn.Sequential(nn.ReLU(), nn.ModuleDict({"bad": module})))
+        convert(nn.Sequential(nn.ReLU(), nn.ModuleDict({"bad": module})), pool_before="0")
     assert "1.bad" in str(refusal.value)
 
 
@@ -108,19 +124,31 @@ def test_arguments():
         convert(wrong)
     with pytest.raises(ValueError, match="scale_padding is one of"):
         convert(nn.ReLU(), scale_padding="none")
-    with pytest.raises(ValueError, match="scale_pool is one of mean, max, logsumexp, probabilities"):
+    with pytest.raises(ValueError, match="scale_pool is one of image, mean, max, logsumexp, probabilities"):
         convert(nn.ReLU(), scale_pool="median")
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "interaction"),
     [
-        lambda x: F.interpolate(x.mean((2, 3), keepdim=True), size=x.shape[2:]),
-        lambda x: x.new_zeros(x.shape[0], x.shape[2]),
+        (lambda x: F.interpolate(x.mean((2, 3), keepdim=True), size=x.shape[2:]), "0"),
+        (lambda x: x.new_zeros(x.shape[0], x.shape[2]), "0"),
+        (lambda x: x.new_zeros(x.shape[0], x.shape[2]), None),
+        (lambda x: x.flatten(2), None),
     ],
 )
-def test_outputs_without_a_common_grid(function):
-    converted, image = convert(Step(function), {"num_levels": 2}), torch.rand(1, 3, 16, 16)
+def test_outputs_without_a_common_grid(function, interaction):
+    converted = convert(foreign(function), {"num_levels": 2}, interaction=interaction, scale_pool="mean")
+    image = torch.rand(1, 3, 16, 16)
     for method in (converted, converted.scores):
         with pytest.raises(ConversionError, match=r"no grids cannot be pooled .*take them from network\.outputs\("):
             method(image)
+
+
+def test_batch_norms_in_training_are_what_keeps_a_model_from_running_level_by_level():
+    network, image = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), Step(NEVER[0][0])), torch.rand(2, 3, 32, 32)
+    with pytest.raises(ConversionError, match=r"(?s)2 \(Step\).*call \.eval\(\) of the batch norms"):
+        convert(network, {"num_levels": 2})(image)
+    converted = convert(network, {"num_levels": 2})
+    converted.model.get_submodule("1").eval()
+    assert converted(image).requires_grad

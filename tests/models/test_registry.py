@@ -161,7 +161,7 @@ def test_registering(monkeypatch):
         (DenseNet, {"filter_levels": 0}, "filter_levels must be an integer >= 1"),
         (DenseNet, {"scale_padding": "none"}, "scale_padding is one of zeros, replicate, valid"),
         (DenseNet, {"window": "round"}, "window is one of dilated, plain"),
-        (ConvNet, {"scale_pool": "median"}, "mode is one of mean, max, logsumexp, probabilities"),
+        (ConvNet, {"scale_pool": "median"}, "mode is one of image, mean, max, logsumexp, probabilities"),
         (DenseNet, {"init": "ones"}, "init is one of paper, he"),
         *((build, {"num_classes": 0}, "num_classes must be an integer >= 1") for build in (DenseNet, ResNet, ConvNet)),
         (DenseNet, {"group": "p6"}, "group is one of p4, p4m"),

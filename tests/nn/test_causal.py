@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from scalespaces import ScaleSpace, equivariance_error
+from scalespaces import ScaleSpace, equivariance_error, feature_pyramid
 from scalespaces import nn as scale
 from scalespaces.semigroups import causal_downscale, causal_lift
 
@@ -84,9 +84,7 @@ def test_no_bit_knows_the_future(length, back, options):
         for k, (before, after) in enumerate(zip(a.levels, b.levels, strict=True)):
             known = times(a, k) <= now
             assert torch.equal(before[..., known], after[..., known]), (head, k)
-    for k, (before, after) in enumerate(
-        zip(scale.FeaturePyramid()(x).values(), scale.FeaturePyramid()(y).values(), strict=True)
-    ):
+    for k, (before, after) in enumerate(zip(feature_pyramid(x).values(), feature_pyramid(y).values(), strict=True)):
         known = -(base**k) * x.unit[0] * torch.arange(before.shape[2]).flip(0) <= now
         assert torch.equal(before[..., known], after[..., known]), k
 

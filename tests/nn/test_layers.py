@@ -37,7 +37,6 @@ LAYERS: dict[str, tuple[nn.Module, Callable[[ScaleSpace], Any]]] = {
     "scale map": (scale.ScalePool("max", True), lambda x: functional.scale_pool(x, "max", return_scale=True)),
     "resample": (scale.Resample(), functional.resample),
     "resample, size": (scale.Resample((10, 9)), lambda x: functional.resample(x, (10, 9))),
-    "pyramid": (scale.FeaturePyramid(), functional.feature_pyramid),
     "dropout, eval": (scale.ScaleDropout(0.3).eval(), lambda x: x),
     "norm, eval": (
         scale.ScaleBatchNorm(3).eval(),
@@ -168,7 +167,6 @@ MAPPED: dict[str, nn.Module] = {
     "global": scale.GlobalPool(),
     "resample": scale.Resample(),
     "resample, size": scale.Resample((9, 11)),
-    "pyramid": scale.FeaturePyramid(),
 }
 
 

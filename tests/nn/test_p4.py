@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
 from scalespaces import nn as scale
-from scalespaces.semigroups import p4_conv, transform_field, transform_image
-from scalespaces.semigroups._p4 import Group, order
+from scalespaces.semigroups import p4_conv, transform_field
+from scalespaces.semigroups._p4 import Group, order, transform_image
 from scalespaces.testing import assert_equivariant
 
 GROUPS: list[Group] = ["p4", "p4m"]

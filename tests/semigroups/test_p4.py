@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from scalespaces import ScaleSpace, lift
 from scalespaces import semigroups as sg
 from scalespaces.functional import scale_conv
-from scalespaces.semigroups._p4 import Group, expand_filters, matrices, order, products
+from scalespaces.semigroups._p4 import Group, expand_filters, matrices, order, products, transform_image
 
 GROUPS: list[Group] = ["p4", "p4m"]
 FIELDS, HIGH, WIDE = st.integers(1, 2), st.integers(3, 4), st.integers(3, 5)
@@ -81,7 +81,7 @@ class TestGroup:
     @pytest.mark.parametrize("size", [(3, 3), (4, 4), (2, 5)])
     def test_action_on_images_and_fields(self, element, size):
         image = rand(2, 3, *size)
-        assert_close(sg.transform_image(image, element), torch.as_tensor(act_naively(image, 1, element)), **EXACT)
+        assert_close(transform_image(image, element), torch.as_tensor(act_naively(image, 1, element)), **EXACT)
         for group in GROUPS if element < 4 else GROUPS[1:]:
             n = order(group)
             field = rand(1, 2 * n, *size)
@@ -128,7 +128,7 @@ class TestCorrelation:
         bias = rand(4)
         out = sg.p4_conv(x, weight, bias, **settings)
         for element in range(n):
-            moved = sg.transform_image(x, element) if lifting else sg.transform_field(x, element, group=group)
+            moved = transform_image(x, element) if lifting else sg.transform_field(x, element, group=group)
             assert_close(
                 sg.p4_conv(moved, weight, bias, **settings), sg.transform_field(out, element, group=group), **EXACT
             )
@@ -197,7 +197,7 @@ class TestGroupPool:
             assert_close(got[:, field], part.amax(1) if mode == "max" else part.sum(1) / n, **EXACT)
         for element in range(n):
             pooled = sg.group_pool(sg.transform_field(x, element, group=group), mode, group=group)
-            assert_close(pooled, sg.transform_image(got, element), **EXACT)
+            assert_close(pooled, transform_image(got, element), **EXACT)
         space = lift(x, 2, sampling="pyramid")
         levels = sg.group_pool(space, mode, group=group)
         assert levels.steps == space.steps
@@ -248,7 +248,7 @@ WRONG: Any = "p8"
         (lambda: sg.transform_field(rand(1, 8, 3, 3), 0, group=WRONG), "group is one of p4, p4m, got 'p8'"),
         (lambda: sg.transform_field(rand(1, 8, 3, 3), 4, group="p4"), "numbered 0 to 3, got 4"),
         (lambda: sg.transform_field(rand(1, 6, 3, 3), 0, group="p4m"), r"fields \* 8, ...\), got shape \(1, 6, 3, 3\)"),
-        (lambda: sg.transform_image(rand(1, 8, 3, 3), -1), "numbered 0 to 7, got -1"),
+        (lambda: transform_image(rand(1, 8, 3, 3), -1), "numbered 0 to 7, got -1"),
         (lambda: sg.group_pool(rand(1, 8, 3, 3), "sum", group="p4"), "mode is one of max, mean"),
         (lambda: expand_filters(rand(1, 1, 4, 3, 2), "p4"), "only square filters can be turned, got one of 3 x 2"),
         (lambda: expand_filters(rand(1, 1, 3, 3), "p4"), r"are \(F_out, F_in, 4, \[k,\] h, w\), got shape"),

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from scalespaces.theory import Alpha, blur_covariance, blur_variance, discrete_gaussian, expansion, level_variances
+from scalespaces.theory import Alpha, blur_covariance, blur_variance, discrete_gaussian, level_variances
 from scalespaces.theory._kernels import KERNELS, check_zero_scale
-from scalespaces.theory._scale import check_base
+from scalespaces.theory._scale import check_base, expansion
 
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 

@@ -17,11 +17,11 @@ from scalespaces.cli import main
 from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, to_unit
 from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, convert, create_model, load, save
+from scalespaces.models._rescale import rescale_batch
 from scalespaces.plotting import plot_over_scales
 from scalespaces.train._evaluate import Evaluation, Row, evaluate, num_levels, set_scale
 from scalespaces.train._levels import answer
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
-from scalespaces.train._scales import rescale_batch
 
 SMALL: dict[str, Any] = {"channels": (6, 9), "kernel_size": 3, "grid": 1, "hidden": 11}
 CARD = Card(mean=[0.3], std=[0.4])
@@ -233,7 +233,7 @@ NO_IMAGES = ArrayImages(torch.zeros(0, 4, 4, dtype=torch.uint8), torch.zeros(0).
         (network(), None, {"classes": [str(9 - n) for n in range(10)]}, "but the data 9, 8, 7"),
         (network(), None, {"scales": []}, "at least one scale"),
         (network(), None, {"scales": [-1]}, "scale must be a finite number > 0"),
-        (network(), None, {"pool": "median"}, "pool is one of model, mean"),
+        (network(), None, {"pool": "median"}, "pool is one of model, image, mean"),
         (network(), None, {"baselines": "some"}, "baselines is one of one-level, all"),
         (network(), None, {"limit": 0}, "limit must be an integer >= 1"),
         (network(), None, {"metric": "f1"}, "metric is one of accuracy, auroc, nll, got 'f1'"),

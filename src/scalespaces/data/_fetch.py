@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
-from scalespaces.data._progress import Progress
+from scalespaces._progress import Progress
 
 _BLOCK = 2**18
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalespaces._progress import progress
 from scalespaces.data._keys import ImageDataset, check_labels
 from scalespaces.data._pixels import SUFFIXES, read_mask, read_pixels, sides
-from scalespaces.data._progress import progress
 
 T = TypeVar("T")
 OnError = Literal["raise", "skip"]

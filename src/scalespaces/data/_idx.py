@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from scalespaces._files import refuse_existing, replacing
+from scalespaces._progress import progress
 from scalespaces.data._keys import ArrayImages
-from scalespaces.data._progress import progress
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 IMAGES, LABELS, SCALES = "-images-idx3-ubyte", "-labels-idx1-ubyte", "-scales-idx1-float"

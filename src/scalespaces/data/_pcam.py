@@ -13,9 +13,9 @@ from torch import Tensor
 
 from scalespaces._extras import require
 from scalespaces._files import refuse_existing, replacing
+from scalespaces._progress import progress
 from scalespaces.data._folders import LabeledFolder, OnError
 from scalespaces.data._keys import ImageDataset, check_labels
-from scalespaces.data._progress import progress
 
 SPLITS = ("train", "valid", "test")
 SIDE = 96

@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 
 from scalespaces._extras import require
+from scalespaces._progress import progress
 from scalespaces.data._keys import ArrayImages, keyed_generator
-from scalespaces.data._progress import progress
 
 Span = tuple[float, float]
 Plan = Sequence[tuple[str, int, float | Span]]  # the name, the part of the split and the scale of each set

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from scalespaces import models
 from scalespaces._measure import peak_memory, ratios, take_turns
-from scalespaces.data._progress import Progress
+from scalespaces._progress import Progress
 from scalespaces.data._scales import digits, rescale, split_classes
 from scalespaces.demo._result import SIZES, TRAINED, Cost
 from scalespaces.train._levels import Supervision, supervise

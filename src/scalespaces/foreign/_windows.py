@@ -38,6 +38,8 @@ def _conv(
     stride, dilation = as_tuple(stride, dims), as_tuple(dilation, dims)
     padding = padding if isinstance(padding, str) else as_tuple(padding, dims)
     lost = isinstance(input, ScaleSpace) and not input.dims and input.ndim == dims + 2
+    if lost and dims == 1 and input.levels[0].shape[1] == 1:  # along the channels of pooled levels: channel attention
+        return input.on(each(func, input, weight, bias, stride, padding, dilation, groups))
     x = input if lost else on_grid(input, func, dims)
     if padding == "same" and any(s != 1 for s in stride):
         raise ValueError(f'padding="same" takes no strides, got {stride}')

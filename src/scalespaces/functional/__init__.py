@@ -5,6 +5,7 @@ from scalespaces.functional._lift import downscale, lift
 from scalespaces.functional._norm import scale_batch_norm, scale_dropout
 from scalespaces.functional._pool import avg_pool, blur_pool, global_pool, max_pool, scale_pool
 from scalespaces.functional._resample import feature_pyramid, resample, scale_shift
+from scalespaces.functional._trust import trust
 
 __all__ = [
     "avg_pool",
@@ -20,4 +21,5 @@ __all__ = [
     "scale_dropout",
     "scale_pool",
     "scale_shift",
+    "trust",
 ]

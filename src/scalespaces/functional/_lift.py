@@ -24,11 +24,11 @@ from scalespaces.space._grid import Grid, make_grid
 from scalespaces.space._numbers import as_integer, count, floor, remembered
 from scalespaces.space._space import ScaleSpace, place
 from scalespaces.space._window import window_of
-from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance, expansion
+from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._kernels import check_zero_scale, get_kernel
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
-from scalespaces.theory._scale import Base, check_base
+from scalespaces.theory._scale import Base, check_base, expansion
 
 Sampling = str | float
 METHODS = ("cascade", "direct")  # the exact one, and the paper's

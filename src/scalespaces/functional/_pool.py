@@ -26,7 +26,7 @@ from scalespaces.theory._padding import PaddingMode
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's
 GLOBAL_MODES = ("mean", "max")
-SCALE_MODES = ("mean", "max", "logsumexp", "probabilities")
+SCALE_MODES = ("image", "mean", "max", "logsumexp", "probabilities", "trust")
 """How levels are combined: the one list for networks, recipes and commands."""
 
 
@@ -162,9 +162,11 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
 
     Args:
         x: levels on grids; they are brought to one grid by their steps and origins first.
-        mode: ``"mean"``, ``"max"``, ``"logsumexp"``, :math:`\log \frac1S \sum_k e^{f_k}`, which lies between mean and
-            maximum whatever the number of levels S, or ``"probabilities"``, the mean of what the levels' scores say:
-            :math:`\log \frac1S \sum_k \mathrm{softmax}(f_k)`, over the channels (axis 1).
+        mode: ``"image"``, the image's own level, number 0; ``"mean"``; ``"max"``; ``"logsumexp"``,
+            :math:`\log \frac1S \sum_k e^{f_k}`, which lies between mean and maximum whatever the number of levels S; or
+            ``"probabilities"``, the mean of what the levels' scores say,
+            :math:`\log \frac1S \sum_k \mathrm{softmax}(f_k)`, over the channels (axis 1). The mode ``"trust"`` has
+            parameters: see :class:`scalespaces.nn.Trust`.
         return_scale: also return the number of the level with the largest value (with ``"probabilities"``, the largest
             probability), per channel and pixel: a scale map.
 
@@ -176,7 +178,11 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
         True
     """
     check_space(x)
-    check_choice("mode", mode, SCALE_MODES)
+    if check_choice("mode", mode, SCALE_MODES) == "trust":
+        raise ValueError('the mode "trust" has parameters; use scalespaces.nn.ScalePool("trust")(scores, features)')
+    if mode == "image":
+        level = _own_level(x)
+        return (level, torch.zeros_like(level, dtype=torch.long)) if return_scale else level
     if mode == "mean" and not return_scale and x.dtype in (torch.float32, torch.float64):
         first, *others = resample(x).levels
         for level in others:
@@ -184,7 +190,8 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
         return first / x.num_levels
     levels = torch.stack(resample(x).levels)
     if mode == "probabilities":
-        levels = _log_probabilities(levels, x)
+        check_channels(x)
+        levels = levels.log_softmax(2)
     if mode in ("mean", "max"):
         out = levels.mean(0) if mode == "mean" else levels.amax(0)
     else:
@@ -192,10 +199,17 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
     return (out, levels.argmax(0) + x.first_level) if return_scale else out
 
 
-def _log_probabilities(levels: Tensor, x: ScaleSpace) -> Tensor:
+def _own_level(x: ScaleSpace) -> Tensor:
+    if not 0 <= -x.first_level < x.num_levels:
+        last = x.first_level + x.num_levels - 1
+        raise ValueError(f"the image's own level is number 0, and levels are numbered {x.first_level} to {last}")
+    return x.level(0)
+
+
+def check_channels(x: ScaleSpace) -> None:
+    """Refuse levels that do not have their classes at axis 1."""
     if x.ndim < 2 or 1 in x.axes:
         raise ValueError(
             f"probabilities are those of the channels, axis 1, got shapes {x.shapes} with space at {x.axes}; permute "
             "the channels there first"
         )
-    return levels.log_softmax(2)

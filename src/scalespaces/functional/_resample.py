@@ -11,7 +11,7 @@ from scalespaces._torch import is_channels_last
 from scalespaces.functional._sampling import hold, sample, sample_lattice
 from scalespaces.space._numbers import as_integer, count, floor, per_axis
 from scalespaces.space._space import ScaleSpace, check_space
-from scalespaces.theory import expansion
+from scalespaces.theory._scale import expansion
 
 
 def on_grid_of(x: ScaleSpace, index: int, source: int) -> Tensor:

@@ -1,5 +1,6 @@
 """The paper's networks and a small CNN, by name or as classes; conversion of other CNNs, files and export."""
 
+from scalespaces.models._calibrate import calibrate
 from scalespaces.models._convert import ConversionError, Converted, convert
 from scalespaces.models._convnet import ConvNet
 from scalespaces.models._export import export
@@ -17,6 +18,7 @@ __all__ = [
     "DenseNet",
     "ResNet",
     "ScaleNetwork",
+    "calibrate",
     "convert",
     "create_model",
     "export",

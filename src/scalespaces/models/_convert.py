@@ -1,51 +1,37 @@
-"""Ordinary CNNs, run on scale-spaces as they are."""
+"""Any model on the levels of images, with the parameters it has."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import linecache
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from traceback import walk_tb
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 
-from scalespaces._torch import has_hooks
+from scalespaces._torch import NormBase, hint
+from scalespaces.functional import scale_pool as pool_levels
 from scalespaces.functional._conv import SCALE_PADDINGS
+from scalespaces.functional._lift import check_images
 from scalespaces.functional._pool import SCALE_MODES
+from scalespaces.models._explain import ConversionError, explain, refuse, smallest_side
+from scalespaces.models._gather import gather, grids_of, map_spaces
+from scalespaces.models._interaction import CONVOLUTIONS, Interaction, choose, replace
 from scalespaces.models._network import ScaleNetwork, first_channels, plain
-from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, ScalePool, synchronize
+from scalespaces.nn import Lift, ScaleBatchNorm, ScalePool
+from scalespaces.nn._base import Layer
 from scalespaces.nn._lift import as_lift
-from scalespaces.space import ScaleSpace
+from scalespaces.nn._norm import TensorBatchNorm
+from scalespaces.space import Grid, ScaleSpace
+from scalespaces.space._grid import make_grid
+from scalespaces.space._numbers import count
+from scalespaces.space._space import place
 from scalespaces.space._strict import strictly
-from scalespaces.theory._arguments import check_choice, did_you_mean
+from scalespaces.theory._arguments import check_choice, check_integer, did_you_mean
 
-Interaction = None | str | Sequence[str] | Callable[[str, nn.Module], bool]
-
-_WITH_LEVELS: dict[type[nn.Module], Any] = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
-_CONVOLUTIONS = (*_WITH_LEVELS, *_WITH_LEVELS.values())
-
-_REFUSED: dict[tuple[type, ...], str] = {
-    (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer): (
-        "attends over the positions of a map of one size"
-    ),
-    (nn.RNNBase, nn.RNNCellBase): "runs along one axis of one size",
-    (nn.Fold, nn.Unfold): "takes windows apart; write the sum over them as a convolution",
-    (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d): "puts samples where a pooling took them; use nn.Upsample",
-    (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d): "pools windows at random places; use nn.MaxPool2d",
-    (nn.LPPool1d, nn.LPPool2d): "has no dilated windows; use nn.AvgPool2d or nn.MaxPool2d",
-    (torch.jit.ScriptModule,): "is compiled for tensors; convert the model before it is scripted",
-    (LazyModuleMixin,): "has no parameters yet; run the model on an image first",
-    (Lift,): "lifts images itself; the model runs on scale-spaces already",
-}
-
-
-class ConversionError(RuntimeError):
-    """A part of a model cannot run on scale-spaces; the message has the module, the line, the reason and a remedy."""
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_MOST_GRIDS = 64  # that are remembered, of as many sizes of images
 
 
 def convert(
@@ -54,21 +40,24 @@ def convert(
     *,
     interaction: Interaction = None,
     scale_padding: str = "zeros",
-    scale_pool: str = "mean",
+    scale_pool: str = "image",
     pool_before: str | None = None,
     features: str | None = None,
+    smallest_level: int | None = None,
 ) -> Converted:
-    r"""Turn an ordinary CNN :math:`\Phi` into one that is equivariant to scale, with the same parameters.
+    r"""Turn an ordinary model :math:`\Phi` into one that is equivariant to scale, with the same parameters.
 
     .. math:: \hat\Phi[f]_k = \Phi[f_k], \qquad f_k = D^k f
 
-    The model's own code runs on the lifted image: its convolutions, poolings and normalizations have taps :math:`c^k`
-    apart at level :math:`k`. In evaluation, level 0 is what the model computes from the image, and on a pyramid level
-    :math:`k` is what it computes from :math:`D^k f`. While training, batch norms take their statistics over all
-    levels. The model is copied. Parameters keep their names, after ``model.``; those that ``interaction`` selects get
-    one more axis.
+    On a pyramid the model runs on one level after the other, so any model that takes images of several sizes will do:
+    CNNs, transformers, detection backbones. Level :math:`k` is, bit by bit, what the model computes from :math:`D^k f`,
+    and level 0 what it computes from the image. The model is copied. Parameters keep their names, after ``model.``;
+    those that ``interaction`` selects get one more axis.
 
-    What cannot run on scale-spaces raises an error that names the module, the line and the reason. (A test
+    Some settings need all levels at once: ``interaction``, ``pool_before``, another sampling than a pyramid, and
+    training, if batch norms take statistics (over all levels). The model's own code then runs on a
+    :class:`~scalespaces.space.ScaleSpace`, and its convolutions, poolings and normalizations have taps :math:`c^k`
+    apart at level :math:`k`. What cannot run so raises an error that names the module, the line and the reason. (A test
     ``type(x) is Tensor`` cannot be detected.)
 
     Args:
@@ -76,50 +65,56 @@ def convert(
         lift: how images become levels: a :class:`~scalespaces.nn.Lift`, or a dict of arguments that differ from the
             recommended ones. ``Lift()``, with the spatial axes of the model, when left out.
         interaction: convolutions that get a filter of two levels, the second of which starts at zero: ``"all"``,
-            patterns of names (``["layer4.*.conv2"]``), or a function of name and module. Only plain ``nn.Conv1d``,
-            ``2d`` and ``3d`` can be selected.
+            patterns of names (``["layer4.*.conv2"]``), or a function of name and module.
         scale_padding: what those convolutions see past the last level.
-        scale_pool: how levels are combined at the end: ``"mean"``, ``"max"``, ``"logsumexp"`` or ``"probabilities"``.
+        scale_pool: how levels are combined at the end. ``"image"`` answers with level 0: in evaluation the model runs
+            on the image alone and its answer is unchanged; in training it is the mean, so that all levels learn.
+            Others are ``"mean"``, ``"max"``, ``"logsumexp"`` and ``"probabilities"``.
         pool_before: the name of a module; levels are combined in front of it instead. ``pool_before="fc"`` combines the
             features of a classifier, not its logits.
         features: the name of the module whose input are the features; the last linear layer when left out.
+        smallest_level: levels with a side of fewer samples are left out. When left out, it is found by trying, as soon
+            as a level turns out to be too small for the model.
 
     Example:
         >>> cnn = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.ReLU(),
         ...                           torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5))
         >>> network, image = scalespaces.convert(cnn, {"num_levels": 3}), torch.rand(1, 3, 64, 64)
-        >>> network(image).shape
-        torch.Size([1, 5])
-        >>> torch.equal(network.scores(image).levels[0], cnn(image))
+        >>> network.scores(image).num_levels
+        3
+        >>> torch.equal(network.eval()(image), cnn(image))
         True
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected an nn.Module to convert, got {type(model).__name__}")
     modules = dict(model.named_modules())
-    for name, module in modules.items():
-        for kinds, reason in _REFUSED.items():
-            if isinstance(module, kinds):
-                raise ConversionError(f"{_called(name, module)} {reason}: it cannot run on scale-spaces")
-        if getattr(module, "return_indices", False):
-            raise ConversionError(f"{_called(name, module)} returns indices, which have no place on grids")
     check_choice("scale_padding", scale_padding, SCALE_PADDINGS)
     check_choice("scale_pool", scale_pool, SCALE_MODES)
+    if smallest_level is not None:
+        check_integer("smallest_level", smallest_level, 1)
     for argument, name in (("pool_before", pool_before), ("features", features)):
         if name is not None and name not in modules:
             raise ValueError(f"{argument} is the name of a module, got {name!r}{did_you_mean(name, modules)}")
-    first: Any = next((module for module in modules.values() if isinstance(module, _CONVOLUTIONS)), None)
-    lift = as_lift(lift, {} if first is None else {"dims": len(first.stride)})
-    chosen = _choose(modules, interaction)
+    if pool_before is not None and scale_pool == "trust":
+        raise ValueError("trust weighs the levels by their scores; leave out pool_before")
+    convs: list[Any] = [module for module in modules.values() if isinstance(module, CONVOLUTIONS)]
+    axes = [getattr(conv, "dims", 0) or len(conv.kernel_size) for conv in convs]  # some attend to channels with fewer
+    lift = as_lift(lift, {"dims": max(axes)} if axes else {})
+    spread = lift.num_levels > 1 and lift.sampling not in ("pyramid", 1)
+    needs = {"interaction": interaction, "pool_before": pool_before, f"sampling={lift.sampling!r}": spread or None}
+    refuse(modules, next((name for name, value in needs.items() if value is not None), ""))
+    chosen = choose(modules, interaction, lift.dims, scale_padding)
     config: dict[str, Any] = {"lift": plain(lift.config), "interaction": chosen or None, "scale_padding": scale_padding}
     config |= {"scale_pool": scale_pool, "pool_before": pool_before, "features": features}
+    config["smallest_level"] = smallest_level
     lift, parameter = Lift(**lift.config), next(model.parameters(), None)
     if parameter is not None and parameter.is_floating_point():
         lift = lift.to(parameter.device, parameter.dtype if parameter.dtype.itemsize >= 4 else None)
-    return Converted(lift, _replace(copy.deepcopy(model), chosen, scale_padding), config)
+    return Converted(lift, replace(copy.deepcopy(model), chosen, scale_padding), config)
 
 
 class Converted(ScaleNetwork):
-    """A model on scale-spaces, made by :func:`convert`: a lift, the model, and levels combined at the end.
+    """A model on the levels of images, made by :func:`convert`: a lift, the model, and levels combined at the end.
 
     Every ScaleSpace in the model's output, which may be nested, is combined on the grid of level 0; :meth:`outputs`
     returns them before that. ``config`` has the arguments of :func:`convert`.
@@ -130,168 +125,223 @@ class Converted(ScaleNetwork):
         self.lift, self.model, self.config, self.scale_pool = lift, model, config, ScalePool(config["scale_pool"])
         self.in_channels, self.training = first_channels(model), model.training
         self._combines_inside = False
+        self._grids: dict[Any, list[Grid | None]] = {}
         if config["pool_before"] is not None:
             model.get_submodule(config["pool_before"]).register_forward_pre_hook(self._combine_inputs)
 
+    @property
+    def smallest_side(self) -> int:
+        """The least side of a level that the model takes, once known: levels below it are left out."""
+        return self.config["smallest_level"] or 1
+
     def forward(self, image: Tensor) -> Any:
-        """Run the model on all levels, and combine them."""
-        return _map_spaces(self._run(image, combine=True), self.combine)
+        """Run the model on all levels, and combine them; on the image alone if that is what answers."""
+        if self._mode() == "image" and self._is_apart():
+            return self.model(check_images(image, self.lift.dims))
+        if self._mode() == "trust":
+            return self.combine(*self.scores_and_features(image))
+        return map_spaces(self._run(image, combine=True), self.combine)
 
     def outputs(self, image: Tensor) -> Any:
         """The model's output before levels are combined: every tensor of it is a ScaleSpace."""
-        return self._run(image, combine=False)
+        return self._run(image)
 
     def scores(self, image: Tensor) -> ScaleSpace:
         """Each level's own answer; the model's output must be one tensor, not a nest of them."""
-        output = self.outputs(image)
-        if not isinstance(output, ScaleSpace):
-            given = f"got a {type(output).__name__}; take what you need of network.outputs(image)"
-            raise TypeError(f"scores are for models with a single output, {given}")
-        return _check_grids(output)
+        return self._check_scores(self._run(image))
 
     def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
         """The answer and each level's own, computed together unless levels are combined inside the model."""
+        if self._mode() == "trust":
+            scores, features = self.scores_and_features(image)
+            return self.combine(scores, features), scores
         scores = self.scores(image)
         return self.combine(scores) if self.config["pool_before"] is None else self(image), scores
 
     def features(self, image: Tensor) -> ScaleSpace:
         """The input of the model's last linear layer, or of the module that ``features`` of the config names."""
-        modules = list(self.model.named_modules())
-        names = [name for kind in (_CONVOLUTIONS, nn.Linear) for name, module in modules if isinstance(module, kind)]
-        name = self.config["features"] or (names[-1] if names else None)
-        if name is None:
-            raise ValueError("the model has no linear layer to take features from; name one: convert(features=...)")
-        seen: list[Any] = []
-        hook = self.model.get_submodule(name).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-        try:
-            self.outputs(image)
-        finally:
-            hook.remove()
-        if not seen or not isinstance(seen[-1], ScaleSpace):
-            raise ValueError(f"{name!r} is not called with a ScaleSpace; name another module: convert(features=...)")
-        return seen[-1]
+        return self._watch(image)[1]
 
-    def combine(self, scores: ScaleSpace) -> Tensor:
-        """From the scores of levels to one answer: the one place where levels are combined."""
-        return self.scale_pool(_check_grids(scores))
+    def scores_and_features(self, image: Tensor) -> tuple[ScaleSpace, ScaleSpace]:
+        """The scores and the features of every level, computed together."""
+        output, features = self._watch(image)
+        return self._check_scores(output), features
+
+    def combine(self, scores: ScaleSpace, features: ScaleSpace | None = None) -> Any:
+        """From the scores of levels (and their features, for ``"trust"``) to one answer."""
+        if self.scale_pool.mode == "image":  # in training, what has a mean
+            return pool_levels(scores, self._mode() if _is_poolable(scores) else "image")
+        _check_grids(scores)
+        return self.scale_pool(scores) if features is None else self.scale_pool(scores, features)
+
+    def _mode(self) -> str:
+        """How levels are combined: with ``"image"`` by the mean in training, so that all of them learn."""
+        return "mean" if self.training and self.scale_pool.mode == "image" else self.scale_pool.mode
 
     def _combine_inputs(self, module: nn.Module, inputs: tuple) -> Any:
         """The hook of ``pool_before``."""
-        return _map_spaces(inputs, self.scale_pool) if self._combines_inside else inputs
+        return map_spaces(inputs, self.combine) if self._combines_inside else inputs
 
-    def _run(self, image: Tensor, combine: bool) -> Any:
-        """Run the model on all levels: the one place where it runs."""
-        if self.config["pool_before"] is not None:
-            self._combines_inside = combine
-        x = self.lift(image)
+    def _check_scores(self, output: Any) -> ScaleSpace:
+        if not isinstance(output, ScaleSpace):
+            given = f"got a {type(output).__name__}; take what you need of network.outputs(image)"
+            raise TypeError(f"scores are for models with a single output, {given}")
+        return output if self.scale_pool.mode == "image" else _check_grids(output)
+
+    def _is_apart(self) -> bool:
+        """Whether levels know nothing of each other: no layers of ours, no statistics over all levels."""
+
+        def joins(module: nn.Module) -> bool:
+            if isinstance(module, NormBase) and module.training:
+                return module.track_running_stats or not isinstance(module, _INSTANCE_NORMS)
+            return isinstance(module, Layer | ScaleBatchNorm) and not isinstance(module, TensorBatchNorm)
+
+        return not self.config["interaction"] and not any(map(joins, self.model.modules()))
+
+    def _watch(self, image: Tensor) -> tuple[Any, ScaleSpace]:
+        """The model's output for every level, and the features."""
+        modules = list(self.model.named_modules())
+        names = [name for kind in (CONVOLUTIONS, nn.Linear) for name, module in modules if isinstance(module, kind)]
+        name = self.config["features"] or (names[-1] if names else None)
+        if name is None:
+            raise ValueError("the model has no linear layer to take features from; name one: convert(features=...)")
+        output, features = self._run(image, watched=name)
+        if not isinstance(features, ScaleSpace):
+            raise ValueError(f"{name!r} is not called with one tensor; name another module: convert(features=...)")
+        return output, features
+
+    def _run(self, image: Tensor, *, combine: bool = False, watched: str | None = None) -> Any:
+        """The model's output for every level; with the name of a module to watch, that and the module's input."""
+        x = self._large(self.lift(image))
+        plain = self.config["pool_before"] is None and all(map(x.grid.is_plain, range(x.num_levels)))
+        run = self._one_by_one if plain and self._is_apart() else self._together
         if torch.compiler.is_compiling():
+            if self.config["pool_before"] is not None:
+                self._combines_inside = combine
+            return run(x, watched)
+        for first in (True, False):
+            try:
+                self._combines_inside = combine
+                return run(x, watched)
+            except (torch.OutOfMemoryError, ConversionError):
+                raise
+            except Exception as error:
+                together = run == self._together
+                said = explain(error, self.model, together, norms=together and plain and not self.config["interaction"])
+                fewer = self._large(x) if first and self._find_smallest(x, together, said, error) else x
+                if fewer.num_levels == x.num_levels:
+                    raise ConversionError(said) from error
+                x = fewer
+        raise AssertionError  # for pyright
+
+    def _one_by_one(self, x: ScaleSpace, watched: str | None) -> Any:
+        """Run the model on one level after the other."""
+        parts = []
+        if torch.compiler.is_compiling():
+            parts = [self._call(level, watched) for level in x.levels]
+        for k, level in enumerate(x.levels[len(parts) :]):
+            try:
+                parts.append(self._call(level, watched))
+            except Exception as error:
+                error.add_note(f"at level {k + x.first_level}, of shape {tuple(level.shape)}")
+                raise
+        return gather(parts, x, lambda: self._grids_of_strided(x, watched))
+
+    def _together(self, x: ScaleSpace, watched: str | None) -> Any:
+        """Run the model on the scale-space, for layers that look at several levels and for spread taps."""
+        if torch.compiler.is_compiling():
+            return self._call(x, watched)
+        with strictly():
+            return self._call(x, watched)
+
+    def _call(self, x: Any, watched: str | None) -> Any:
+        """Call the model; with the name of a module to watch, return its input, too."""
+        if watched is None:
             return self.model(x)
+        seen: list[Any] = []
+        watch = self.model.get_submodule(watched).register_forward_pre_hook
+        hook = watch(lambda module, inputs: seen.extend(inputs[:1]))
         try:
-            with strictly():
-                return self.model(x)
-        except (torch.OutOfMemoryError, ConversionError):
-            raise
-        except Exception as error:
-            raise ConversionError(_describe(error, self.model)) from error
+            output = self.model(x)
+        finally:
+            hook.remove()
+        return output, seen[-1] if seen else None
+
+    def _grids_of_strided(self, x: ScaleSpace, watched: str | None) -> list[Grid | None]:
+        """Where samples of strided maps lie, which only a run on a scale-space tells; nothing if there can be none."""
+        key = (x.grid, watched, tuple(hint(n) for k in range(x.num_levels) for n in x.sizes(k)))
+        if key not in self._grids and torch.compiler.is_compiling():
+            return grids_of(self._together(x, watched))
+        if key not in self._grids:
+            if len(self._grids) >= _MOST_GRIDS:
+                self._grids.clear()
+            zeros = x.on([torch.zeros_like(level[:1]) for level in x.levels])
+            try:
+                with torch.no_grad(), _evaluating(self.model):
+                    self._grids[key] = grids_of(self._together(zeros, watched))
+            except Exception:  # what is not written for scale-spaces may raise any
+                self._grids[key] = []
+        return self._grids[key]
+
+    def _large(self, x: ScaleSpace) -> ScaleSpace:
+        """The levels that are large enough for the model, as far as that is known; the image's own always is."""
+        small = self.config["smallest_level"]
+        if small is None or not isinstance(x.base, float):
+            return x
+        sides = [min(hint(count(n, x.spacing(k))) for n in x.sizes(k)) for k in range(x.num_levels)]
+        return x.keep(max(1 - x.first_level, sum(side >= small for side in sides)))
+
+    def _find_smallest(self, x: ScaleSpace, together: bool, said: str, error: Exception) -> bool:
+        """Find out by trying whether a level failed, with this error, because it is too small."""
+        zero = x.level(0)
+        if self.config["smallest_level"] is not None or x.num_levels == 1 - x.first_level:
+            return False
+
+        def fits(side: int) -> bool:
+            image = zero.new_zeros(1, zero.shape[1], *[side] * x.dims)
+            try:
+                self.model(place([image], make_grid(1, image.ndim, x.base)) if together else image)
+            except torch.OutOfMemoryError:
+                return True
+            except Exception:  # models raise errors of many kinds
+                return False
+            return True
+
+        self._combines_inside = False
+        with torch.no_grad(), _evaluating(self.model):
+            try:
+                self.config["smallest_level"] = smallest_side(fits, min(zero.shape[2:]), self.model)
+            except ConversionError as refusal:
+                raise ConversionError(f"{said}\n{refusal}") from error
+        return self.config["smallest_level"] is not None
 
     def extra_repr(self) -> str:
-        return f"interaction={self.config['interaction']}" if self.config["interaction"] else ""
+        parts = [f"{name}={self.config[name]}" for name in ("interaction", "smallest_level") if self.config[name]]
+        if self.scale_pool.mode == "image":
+            parts.append("answers with level 0, the image: calibrate it, or pass scale_pool=...")
+        return ", ".join(parts)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and then what was before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _is_poolable(x: ScaleSpace) -> bool:
+    """Whether levels can be brought to one shape."""
+    return bool(x.dims) or all(shape == x.shapes[0] for shape in x.shapes)
 
 
 def _check_grids(x: ScaleSpace) -> ScaleSpace:
     """Refuse levels that cannot be brought to one shape."""
-    if not x.dims and any(shape != x.shapes[0] for shape in x.shapes):
+    if not _is_poolable(x):
         levels = f"levels of shapes {x.shapes} and with no grids cannot be pooled"
         raise ConversionError(f"{levels} to one output; take them from network.outputs(image)")
     return x
-
-
-def _map_spaces(value: Any, function: Callable[[ScaleSpace], Any]) -> Any:
-    """The nest with the function applied to every ScaleSpace in it."""
-    if isinstance(value, ScaleSpace):
-        return function(value)
-    if isinstance(value, dict):
-        new = {key: _map_spaces(item, function) for key, item in value.items()}
-        if type(value) is dict:  # which torch.compile cannot copy
-            return new
-        other = copy.copy(value)
-        other.update(new)
-        return other
-    if isinstance(value, list):
-        return [_map_spaces(item, function) for item in value]
-    if isinstance(value, tuple):
-        items = [_map_spaces(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: _map_spaces(getattr(value, name), function) for name in names})
-    return value
-
-
-def _choose(modules: Mapping[str, nn.Module], interaction: Interaction) -> list[str]:
-    """The names of the convolutions that get filters of two levels."""
-    convs = {name: conv for name, conv in modules.items() if type(conv) in _WITH_LEVELS and not has_hooks(conv)}
-    if interaction is None:
-        return []
-    if interaction == "all":
-        return list(convs)
-    if callable(interaction):
-        return [name for name, conv in convs.items() if interaction(name, conv)]
-    patterns = [interaction] if isinstance(interaction, str) else interaction
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in convs):
-            hint = did_you_mean(pattern, modules)
-            raise ValueError(f"interaction names plain convolutions, got {pattern!r}, which matches none{hint}")
-    return [name for name in convs if any(fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def _replace(model: nn.Module, chosen: Sequence[str], scale_padding: str) -> nn.Module:
-    """Put our layers where plain ones will not do; shared modules and parameters stay shared."""
-    weights: dict[nn.Parameter, nn.Parameter] = {}
-    new = {conv: _two_levels(conv, scale_padding, weights) for conv in map(model.get_submodule, chosen)}
-    # nn.SyncBatchNorm reduces one tensor over processes.
-    new |= {norm: synchronize(norm) for norm in model.modules() if isinstance(norm, nn.SyncBatchNorm)}
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if name and module in new:
-            parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, new[module])
-    return new.get(model, model)
-
-
-def _two_levels(conv: Any, scale_padding: str, weights: dict[nn.Parameter, nn.Parameter]) -> nn.Module:
-    """The convolution with a second level of zeros."""
-    shape = (conv.in_channels, conv.out_channels, (2, *conv.kernel_size), conv.stride, conv.padding, conv.dilation)
-    options = (conv.groups, conv.bias is not None, conv.padding_mode, scale_padding)
-    layer = _WITH_LEVELS[type(conv)](*shape, *options, device="meta")
-    if conv.weight not in weights:
-        both = torch.stack([conv.weight.detach(), torch.zeros_like(conv.weight)], 2)
-        weights[conv.weight] = nn.Parameter(both, conv.weight.requires_grad)
-    layer.weight, layer.bias, layer.training = weights[conv.weight], conv.bias, conv.training
-    return layer
-
-
-def _describe(error: Exception, model: nn.Module) -> str:
-    """Where in the model the error came from, the reason, and what to do."""
-    names = {id(module): (name, module) for name, module in model.named_modules()}
-    called, line = _called("", model), ""
-    for frame, number in walk_tb(error.__traceback__):
-        found = names.get(id(frame.f_locals.get("self")))
-        if found is not None:
-            called = _called(*found)
-        if frame.f_globals.get("__name__", "").split(".")[0] not in ("torch", "scalespaces", "contextlib"):
-            code = linecache.getline(frame.f_code.co_filename, number, frame.f_globals).strip()
-            line = f", {frame.f_code.co_filename}:{number}" + (f": {code}" if code else "")
-    notes = getattr(error, "__notes__", [])
-    text = "\n".join([f"{called}{line}", f"{type(error).__name__}: {error}", *notes])
-    if isinstance(error, TypeError) and "PerLevel" in text and "x.new_" not in text:
-        text += (
-            "\na size that differs between levels makes no single tensor: use x.new_zeros(...), not torch.zeros(...)"
-        )
-    if notes:
-        text += "\nthe model must take images as small as that level, and pool space before layers of one size: "
-        text += "try fewer levels, a larger image, or adaptive pooling"
-    return f"cannot run on scale-spaces: {text}"
-
-
-def _called(name: str, module: nn.Module) -> str:
-    return f"{name or 'the model'} ({type(module).__name__})"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces._torch import uncompiled
+from scalespaces.models._interaction import TORCHS_OWN, is_plain
 from scalespaces.models._network import Card, ScaleNetwork, first_channels
 from scalespaces.models._registry import entry
 from scalespaces.space import ScaleSpace
@@ -115,7 +116,7 @@ def export(
         if reason is not None:
             job.notes.append(f"batch, height and width are fixed at {batch}, {height} and {width}: {reason}")
         try:
-            program = torch.export.export(graph, (job.image(fixed),), strict=False)
+            program = job.trace(job.image(fixed))
             return job.write(program, fixed, None, [fixed])
         except (ValueError, OSError, ImportError):
             raise
@@ -203,10 +204,16 @@ class _Job:
         """Export with dynamic batch, height and width, traced with images of about that side."""
         free = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
         image = self.image((2, channels, side, side + 3))
-        program = torch.export.export(self.graph, (image,), dynamic_shapes=(free,), strict=False)
+        with _ending(self.graph):
+            program = self.trace(image, (free,))
         n = self.smallest(program.module(), channels, side)
         shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
         return self.write(program, (None, channels, None, None), n, shapes)
+
+    def trace(self, image: Tensor, free: Any = None) -> ExportedProgram:
+        """Export, after a run in which the network may learn which levels it takes: tracing fixes them."""
+        self.graph(image)
+        return torch.export.export(self.graph, (image,), dynamic_shapes=free, strict=False)
 
     def write(
         self, program: ExportedProgram, shape: tuple[int | None, ...], smallest: int | None, shapes: Sequence[Any]
@@ -285,6 +292,29 @@ def _remainder(self: Any, other: Any) -> Any:
     if self.dtype.is_floating_point():
         return op.Sub(self, op.Mul(op.Floor(op.Div(self, other)), other))
     return op.Mod(self, other)
+
+
+@contextmanager
+def _ending(graph: nn.Module) -> Iterator[None]:
+    """Raise an error where tracing with free sizes would not end.
+
+    A convolution that computes its padding from the size of the image leaves a maximum in the formula of the size. A
+    second one makes torch look for the bounds of nested formulas, for hours.
+    """
+
+    def check(module: nn.Module, inputs: Any) -> None:
+        tensors = [x for x in inputs[:1] for x in (x.levels if isinstance(x, ScaleSpace) else (x,))]
+        if any("Max" in str(n) for x in tensors for n in x.shape if not isinstance(n, int)):
+            reason = "computes its padding from the size of the image, and torch finds no end of the formulas for sizes"
+            raise ValueError(f"{type(module).__name__} {reason}; choose one with size=(height, width), or --size")
+
+    convs = [module for module in graph.modules() if isinstance(module, TORCHS_OWN) and not is_plain(module)]
+    hooks = [conv.register_forward_pre_hook(check) for conv in convs]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

@@ -25,6 +25,7 @@ FORMAT = 2
 _KEY = "scalespaces"  # the only entry of the metadata: the order of several would differ from file to file
 _MOST_METADATA = 2**20  # characters
 _MOST_LEVELS = 64
+_MOST_SIDE = 2**16  # of the smallest level
 _FARTHEST = {False: 2.0**16, True: 2.0**8}  # standard deviation of the last level's blur in pixels; of a matrix base
 _FINEST = 2.0**6  # samples of the finest level for each of the image's, along an axis
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -237,7 +238,7 @@ def _check_sizes(config: dict[str, Any], lift: dict[str, Any], tensors: Tensors)
     longest = max(_MOST_LEVELS, len(tensors))
     most = max([longest, *(n for shape, _ in tensors.values() if 0 not in shape for n in shape)])
     for name, value in [*config.items(), *lift.items()]:
-        limit = _MOST_LEVELS if name in ("num_levels", "first_level") else most
+        limit = {"num_levels": _MOST_LEVELS, "first_level": _MOST_LEVELS, "smallest_level": _MOST_SIDE}.get(name, most)
         items = [] if value is lift else _leaves(value)
         if len(items) > longest:
             raise ValueError(f"{name} is too long for a file of {len(tensors)} tensors")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from scalespaces.functional import feature_pyramid, resample
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import WINDOWS
-from scalespaces.nn import Lift, ScalePool, checkpoint
+from scalespaces.nn import Lift, ScalePool, Trust, checkpoint
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -102,6 +102,7 @@ class ScaleNetwork(nn.Module):
     ``network(image)``             the answer, as for any network
     ``network.scores(image)``      each level's own answer, a :class:`~scalespaces.space.ScaleSpace`
     ``network.features(image)``    what the scores are computed from, a ScaleSpace
+    ``network.weights(image)``     how far each level is trusted, if levels are combined by ``"trust"``
     ``network.lift``               how an image becomes levels, a :class:`~scalespaces.nn.Lift`
     ``network.scale_pool``         how levels are combined, a :class:`~scalespaces.nn.ScalePool`
     ``network.in_channels``        the channels an image must have
@@ -129,25 +130,47 @@ class ScaleNetwork(nn.Module):
         """How many pixels an image needs along each side."""
         return 1
 
+    def scores_and_features(self, image: Tensor) -> tuple[ScaleSpace, ScaleSpace]:
+        """Each level's own answer and what it is computed from, together."""
+        raise NotImplementedError
+
     def features(self, image: Tensor) -> ScaleSpace:
         """The features of every level."""
-        raise NotImplementedError
+        return self.scores_and_features(image)[1]
 
     def scores(self, image: Tensor) -> ScaleSpace:
         """Each level's own answer."""
-        raise NotImplementedError
+        return self.scores_and_features(image)[0]
 
     def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
         """The answer and each level's own, computed together."""
         raise NotImplementedError
+
+    def weights(self, image: Tensor) -> Tensor:
+        """How far each level is trusted, by image or by pixel: ``(B, S)`` or ``(B, S, H, W)``."""
+        return self._trust().weights(*self.scores_and_features(image), image.shape[2:])
+
+    def _trust(self) -> Trust:
+        if self.scale_pool.trust is None:
+            way = "combine them by trust: scalespaces.calibrate(network, images)"
+            raise ValueError(f"levels have weights if they are combined by trust, got {self.scale_pool.mode!r}; {way}")
+        return self.scale_pool.trust
 
     def pyramid(self, image: Tensor) -> dict[str, Tensor]:
         """The features as a pyramid, for detection and segmentation heads: level k with step :math:`c^k`, by number."""
         return feature_pyramid(self.features(image))
 
     def scale_map(self, image: Tensor) -> Tensor:
-        """At every pixel, the number of the level with the highest score for the predicted class: ``(B, H, W)``."""
-        return strongest_level(*self.answer_and_scores(image), image.shape[2:])
+        """At every pixel, the number of the level that says most for the predicted class: ``(B, H, W)``.
+
+        That is the one with the highest score, times its weight if levels are combined by trust.
+        """
+        size = image.shape[2:]
+        if self.scale_pool.trust is None:
+            return strongest_level(*self.answer_and_scores(image), size)
+        answer, level = self.scale_pool.trust(*self.scores_and_features(image), size, return_scale=True)
+        chosen = level.gather(1, answer.argmax(1, keepdim=True))[:, 0]
+        return chosen if chosen.ndim > 1 else chosen.view(-1, 1, 1).expand(-1, *size)
 
 
 class NamedNetwork(ScaleNetwork):
@@ -241,8 +264,9 @@ class NamedNetwork(ScaleNetwork):
             levels = levels.map(lambda level: level.contiguous(memory_format=torch.channels_last))
         return self.body(levels)
 
-    def scores(self, image: Tensor) -> ScaleSpace:
-        return self.head(self.features(image))
+    def scores_and_features(self, image: Tensor) -> tuple[ScaleSpace, ScaleSpace]:
+        features = self.features(image)
+        return self.head(features), features
 
     def forward(self, image: Tensor) -> Tensor:
         return self.combine(self.features(image), image.shape[2:])
@@ -253,6 +277,8 @@ class NamedNetwork(ScaleNetwork):
 
     def combine(self, features: ScaleSpace, size: Sequence[int]) -> Tensor:
         """From features to the answer for an image of that size, where the paper combines levels."""
+        if self.scale_pool.trust is not None:
+            return self.scale_pool.trust(self.head(features), features, size)
         if self.scale_pool.mode == "probabilities":  # features have none
             return NamedNetwork.pool(self, features, size)
         return self.pool(features, size)

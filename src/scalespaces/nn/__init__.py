@@ -7,20 +7,12 @@ from scalespaces.nn._graph import GraphConv, GraphLift, GraphPool
 from scalespaces.nn._lift import CausalLift, Lift
 from scalespaces.nn._norm import ScaleBatchNorm, ScaleDropout, synchronize
 from scalespaces.nn._p4 import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, P4MPool, P4Pool
-from scalespaces.nn._pool import (
-    FeaturePyramid,
-    GlobalPool,
-    Resample,
-    ScaleAvgPool,
-    ScaleBlurPool,
-    ScaleMaxPool,
-    ScalePool,
-)
+from scalespaces.nn._pool import GlobalPool, Resample, ScaleAvgPool, ScaleBlurPool, ScaleMaxPool, ScalePool
 from scalespaces.nn._semigroup import SemigroupConv
+from scalespaces.nn._trust import Trust
 
 __all__ = [
     "CausalLift",
-    "FeaturePyramid",
     "GlobalPool",
     "GraphConv",
     "GraphLift",
@@ -43,6 +35,7 @@ __all__ = [
     "ScaleMaxPool",
     "ScalePool",
     "SemigroupConv",
+    "Trust",
     "checkpoint",
     "init",
     "synchronize",

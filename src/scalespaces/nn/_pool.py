@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from scalespaces.functional import avg_pool, blur_pool, feature_pyramid, global_pool, max_pool, resample, scale_pool
+from scalespaces.functional import avg_pool, blur_pool, global_pool, max_pool, resample, scale_pool
 from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
 from scalespaces.nn._base import Layer
+from scalespaces.nn._trust import Trust
 from scalespaces.space import ScaleSpace
 from scalespaces.space._numbers import as_plain
 from scalespaces.theory._arguments import check_choice
@@ -73,15 +74,26 @@ class GlobalPool(Layer):
 
 
 class ScalePool(Layer):
-    """Combine levels on the grid of level 0; arguments as in :func:`scalespaces.functional.scale_pool`."""
+    """Combine levels on the grid of level 0; arguments as in :func:`scalespaces.functional.scale_pool`.
+
+    ``ScalePool("trust")`` has parameters, in its attribute ``trust``, a :class:`Trust`. It is called with the levels'
+    scores and their features.
+    """
+
+    trust: Trust | None
 
     def __init__(self, mode: str = "mean", return_scale: bool = False) -> None:
         super().__init__()
         self.mode, self.return_scale = check_choice("mode", mode, SCALE_MODES), return_scale
+        self.trust = Trust() if mode == "trust" else None
 
-    def forward(self, input: ScaleSpace) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, input: ScaleSpace, features: ScaleSpace | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Pool."""
-        return scale_pool(input, self.mode, return_scale=self.return_scale)
+        if self.trust is None:
+            return scale_pool(input, self.mode, return_scale=self.return_scale)
+        if features is None:
+            raise TypeError('ScalePool("trust") takes the features of levels, too: pool(scores, features)')
+        return self.trust(input, features, return_scale=self.return_scale)
 
 
 class Resample(Layer):
@@ -94,11 +106,3 @@ class Resample(Layer):
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Resample."""
         return resample(input, self.size)
-
-
-class FeaturePyramid(nn.Module):
-    """The levels as a dictionary, for detection heads; see :func:`~scalespaces.functional.feature_pyramid`."""
-
-    def forward(self, input: ScaleSpace) -> dict[str, Tensor]:
-        """Take apart."""
-        return feature_pyramid(input)

@@ -5,7 +5,7 @@ from scalespaces.semigroups._causal import CausalShifts, causal_downscale, causa
 from scalespaces.semigroups._graphs import Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.semigroups._lighting import Lighting
 from scalespaces.semigroups._occlusions import Occlusions
-from scalespaces.semigroups._p4 import P4, P4M, group_pool, p4_conv, transform_field, transform_image
+from scalespaces.semigroups._p4 import P4, P4M, group_pool, p4_conv, transform_field
 from scalespaces.semigroups._scale_translations import ScaleTranslations
 from scalespaces.semigroups._semigroup import Lifted, Semigroup, semigroup_correlation, semigroup_lift
 from scalespaces.semigroups._translations import Translations
@@ -32,5 +32,4 @@ __all__ = [
     "semigroup_correlation",
     "semigroup_lift",
     "transform_field",
-    "transform_image",
 ]

@@ -208,7 +208,7 @@ def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
     r"""The action on fields, :math:`L_g[f](h, z) = f(gh, R_g z)`: turn the grid and permute the elements.
 
     An equivariant network commutes with it; before the first layer, and after pooling over the group, with
-    :func:`transform_image`.
+    ``transform_image``.
     """
     n = order(group)
     _check_element(element, group)

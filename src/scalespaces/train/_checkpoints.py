@@ -54,7 +54,7 @@ class Keeper(Checkpoint):
         self.best_epoch: int | None = None
         self.rows: list[dict[str, float]] = []
         self._headed = False
-        self._twin = copy.deepcopy(network)  # gets the weights that are saved
+        self.twin: Any = copy.deepcopy(network)  # gets the weights that are saved
 
     def state_dict(self) -> dict[str, Any]:
         """The best value so far, its epoch, and the lines of the table."""
@@ -105,8 +105,8 @@ class Keeper(Checkpoint):
         state = trainer.strategy.lightning_module_state_dict()  # gathered, where it is sharded
         if trainer.is_global_zero:
             own = {key.removeprefix("network."): value for key, value in state.items() if key.startswith("network.")}
-            self._twin.load_state_dict(own, assign=True)  # in the precision they are in
-            save(self._twin, self.folder / NETWORK)
+            self.twin.load_state_dict(own, assign=True)  # in the precision they are in
+            save(self.twin, self.folder / NETWORK)
 
     def _write_table(self) -> None:
         names = list(dict.fromkeys(name for row in self.rows for name in row))

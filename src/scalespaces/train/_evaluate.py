@@ -24,11 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from scalespaces._progress import Progress
 from scalespaces._tables import text_table
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Part
-from scalespaces.data._progress import Progress
 from scalespaces.models import Card, ScaleNetwork
+from scalespaces.models._rescale import check_scales
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.train._batches import worker_options
 from scalespaces.train._levels import LevelPool
@@ -41,7 +42,7 @@ from scalespaces.train._predict import (
     same_shape,
     to_input,
 )
-from scalespaces.train._scales import MultiScale, TooSmallError, at_scale, check_scales
+from scalespaces.train._scales import MultiScale, TooSmallError, at_scale
 
 Baselines = Literal["one-level", "all"]
 Method = Callable[[Tensor], Tensor]  # from images to logits

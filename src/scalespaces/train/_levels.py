@@ -12,14 +12,25 @@ from scalespaces.models._network import on_image
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
 
-LevelPool = Literal["model", "mean", "max", "logsumexp", "probabilities"]
+LevelPool = Literal["model", "image", "mean", "max", "logsumexp", "probabilities", "trust"]
 Supervision = Literal["answer", "mean", "apart"]
 
 
 def answer(model: nn.Module, images: Tensor, pool: LevelPool = "model") -> Tensor:
     """The logits of a network, ``(B, classes)`` or ``(B, classes, H, W)``: its own answer, or its levels' pooled."""
-    combined: Any = model(images) if pool == "model" else scale_pool(level_scores(model, images), pool)
+    if pool == "trust" and not (isinstance(model, ScaleNetwork) and model.scale_pool.mode == "trust"):
+        way = "fit it with scalespaces.calibrate, or with the command scalespaces calibrate"
+        raise ValueError(f"the pool 'trust' needs a network that has learned which levels to trust; {way}")
+    own = pool in ("model", "trust")
+    combined: Any = model(images) if own else scale_pool(level_scores(model, images), pool)
     return combined
+
+
+def says_image_only(model: nn.Module) -> str | None:
+    """A note about a network of several levels that answers with one of them, the image's own."""
+    if not isinstance(model, ScaleNetwork) or model.scale_pool.mode != "image" or model.lift.num_levels == 1:
+        return None
+    return "the answer is that of level 0, the image itself; scalespaces calibrate lets all levels answer"
 
 
 def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:

@@ -104,12 +104,43 @@ class LevelOptions:
     Args:
         supervise: compute the loss from the network's own answer; from the mean of its levels' logits, so that every
             level learns; or from every level apart.
-        pool: how levels are combined in validation: by the network itself (model), or the mean, max or logsumexp of
-            their logits, or the mean of their probabilities.
+        pool: how levels are combined in validation: by the network itself (model), the image's own level (image), the
+            mean, max or logsumexp of their logits, the mean of their probabilities, or by trust, which the network
+            learns and keeps. With supervise answer, trust is trained with the network. Otherwise it is fitted to the
+            best network after training, with up to 500 training images; validation takes probabilities until then.
     """
 
     supervise: Supervision = "answer"
     pool: LevelPool = "model"
+
+    @property
+    def meanwhile(self) -> LevelPool:
+        """How levels are combined in validation before the end: trust may be fitted after it."""
+        return "probabilities" if self.pool == "trust" and self.supervise != "answer" else self.pool
+
+
+@dataclass
+class FinetuneOptions:
+    """How a network that was trained before is trained further.
+
+    Args:
+        freeze: patterns of names of parameters that are not trained, such as layer1.*
+        head_first: epochs at the start in which only the head is trained: the last linear layer or convolution with an
+            output for each class. All else stays as it is, running statistics too.
+        layer_decay: the learning rate falls by this factor with each layer below the head. A layer is all parameters
+            whose names agree up to the first number, such as layer1 or blocks.3; a norm belongs to the layer before it.
+        freeze_batchnorm: batch norms normalize by their running statistics and keep them; weights and biases do learn.
+    """
+
+    freeze: list[str] = field(default_factory=list)
+    head_first: int = 0
+    layer_decay: float = 1.0
+    freeze_batchnorm: bool = False
+
+    def __post_init__(self) -> None:
+        head, decay = self.head_first, self.layer_decay
+        if head < 0 or not 0 < decay <= 1:
+            raise ValueError(f"finetune: head_first is at least 0, layer_decay above 0, at most 1, got {head}, {decay}")
 
 
 @dataclass
@@ -176,6 +207,7 @@ class Recipe:
     data: DataOptions
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     levels: LevelOptions = field(default_factory=LevelOptions)
+    finetune: FinetuneOptions = field(default_factory=FinetuneOptions)
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
     seed: int = 0
 

@@ -23,13 +23,15 @@ from torch.distributed.rendezvous import rendezvous
 
 from scalespaces._files import prepare, write_json
 from scalespaces.data import to_unit
-from scalespaces.models import Card, ConversionError, convert, create_model, load
+from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create_model, load
+from scalespaces.models._calibrate import FEWEST
 from scalespaces.models._network import NamedNetwork
 from scalespaces.models._registry import build
 from scalespaces.nn import synchronize
 from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
 from scalespaces.train._data import class_names, num_classes, open_split
+from scalespaces.train._finetune import combine_by, fit_trust
 from scalespaces.train._levels import answer
 from scalespaces.train._predict import evaluating
 from scalespaces.train._recipe import Recipe, load_recipe
@@ -80,6 +82,9 @@ def train(
     classes, channels = num_classes(data), train_set[0][0].shape[0]
     if data.augment == "pcam" and channels != 3:
         raise ValueError(f"data.augment pcam is for color images of 3 channels, got {channels}")
+    fits_trust = recipe.levels.meanwhile != recipe.levels.pool
+    if fits_trust and len(train_set) < FEWEST:
+        raise ValueError(f"levels.pool trust is fitted to {FEWEST} training images at least, got {len(train_set)}")
     network = make_network(recipe, channels, classes)
     task = Task(network, recipe, classes, class_names(data), (train_set, valid_set))
     keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
@@ -111,8 +116,11 @@ def train(
         raise
     result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
     if trainer.is_global_zero:
-        document = {"monitor": result.monitor, "best": result.best, "best_epoch": result.best_epoch}
-        write_json(out / RESULT, document | {"steps": result.steps, "epochs": keeper.rows})
+        document: dict[str, Any] = {name: getattr(result, name) for name in ("monitor", "best", "best_epoch", "steps")}
+        document["epochs"] = keeper.rows
+        if fits_trust:
+            document["trust"] = vars(fit_trust(keeper.twin, out / NETWORK, recipe, trainer.strategy.root_device))
+        write_json(out / RESULT, document)
     return result
 
 
@@ -126,7 +134,10 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
             source = build(options.source, options.arguments)
             # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
             numbers = {key: value for key, value in options.convert.items() if isinstance(value, int)}
-            said = options.convert | {key: str(numbers[key]) for key in numbers.keys() & {"pool_before", "features"}}
+            names = {key: str(numbers[key]) for key in numbers.keys() & {"pool_before", "features"}}
+            said: dict[str, Any] = (
+                {"scale_pool": "mean"} | options.convert | names
+            )  # the mean, so that all levels learn
             network = convert(source, options.lift, **said) if options.file is None else load(options.file, source)
         elif options.file is not None:
             network = load(options.file)
@@ -142,6 +153,8 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
             got = f"{type(network).__name__}; use model.name, or scalespaces.nn.checkpoint inside the network"
             raise ValueError(f"trainer.recompute needs a network whose blocks are known, got {got}")
         network.recompute = True
+    if recipe.levels.pool == "trust" and isinstance(network, ScaleNetwork):
+        combine_by(network, recipe.levels.meanwhile)
     data, old = recipe.data, Card.of(network)
     network.card = Card(class_names(data) or old.classes, data.mean or old.mean, data.std or old.std)
     return network.train()
@@ -153,7 +166,10 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
     image = image[:, :height, :width]
     try:
         with evaluating(network), torch.no_grad():
-            logits = answer(network, Card.of(network).normalize(to_unit(image[None])), recipe.levels.pool)
+            prepared = Card.of(network).normalize(to_unit(image[None]))
+            logits = answer(network, prepared, recipe.levels.meanwhile)
+            if recipe.levels.pool == "trust" and isinstance(network, ScaleNetwork):
+                network.scores_and_features(prepared)  # what it is fitted to
     except (RuntimeError, ValueError, TypeError) as error:
         raise ValueError(f"model: the network does not take images of {tuple(image.shape)}: {error}") from error
     if not isinstance(logits, Tensor):

@@ -12,24 +12,11 @@ from torch.nn import functional as F
 from scalespaces._torch import full_precision
 from scalespaces.functional._sampling import fold
 from scalespaces.models._network import ImageTooSmallError
+from scalespaces.models._rescale import as_float, check_scales, rescale_batch
 from scalespaces.theory._arguments import check_choice, check_real
 
 How = Literal["mean", "select"]
 Fill = Literal["zeros", "reflect"]
-
-
-def rescale_batch(images: Tensor, scale: float) -> Tensor:
-    """Resize images ``(B, C, H, W)`` by a factor: bicubic, antialiased, clamped to the range of each image.
-
-    Sides of n pixels get ``round(n * scale)``, at least 1. If neither changes, the images are returned as they are.
-    """
-    check_scales([scale])
-    size = tuple(max(1, round(n * scale)) for n in images.shape[2:])
-    if size == images.shape[2:]:
-        return images
-    resized = F.interpolate(as_float(images), size, mode="bicubic", antialias=True)
-    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
-    return resized.to(images.dtype).clamp(low, high)
 
 
 class TooSmallError(ValueError):
@@ -84,18 +71,6 @@ class MultiScale(nn.Module):
                 better = (entropy < lowest).view(-1, *[1] * (other.ndim - 1))
                 answer, lowest = torch.where(better, other, answer), torch.minimum(entropy, lowest)
         return answer - math.log(len(self.scales)) if self.how == "mean" else answer
-
-
-def check_scales(scales: Sequence[float]) -> list[float]:
-    """The scales, if there are any, and all are above 0."""
-    if not scales:
-        raise ValueError("scales must contain at least one scale, got none")
-    return [check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales]
-
-
-def as_float(x: Tensor) -> Tensor:
-    """At least float32."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _entropy(log_probabilities: Tensor) -> Tensor:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, distributed, nn
 from torchmetrics import MeanMetric
 
+from scalespaces._torch import NormBase
 from scalespaces.data import to_unit
 from scalespaces.data._augment import PCamAugment
 from scalespaces.models import Card, ScaleNetwork
 from scalespaces.theory._arguments import check_choice
 from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
+from scalespaces.train._finetune import POOL, depths, freeze, head_of, in_head
 from scalespaces.train._levels import supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._predict import class_scores
@@ -49,6 +51,14 @@ class Task(pl.LightningModule):
         self.found: dict[str, float] = {}  # what was measured in this epoch so far
         self.rate = recipe.optimizer.lr
         self._sharded = False
+        freeze(network, recipe.finetune.freeze)
+        if recipe.levels.supervise != "answer" and isinstance(network, ScaleNetwork):
+            network.scale_pool.requires_grad_(False)  # the loss does not depend on it
+        staged, decays = recipe.finetune.head_first > 0, recipe.finetune.layer_decay < 1
+        self._head = head_of(network, classes) if staged or decays else ""
+        if staged and not any(p.requires_grad and in_head(name, self._head) for name, p in network.named_parameters()):
+            raise ValueError(f"finetune.head_first trains {self._head}, which finetune.freeze freezes; use one of them")
+        self._body: list[nn.Parameter] = []  # what is not trained in the first epochs
 
     def configure_model(self) -> None:
         """Shard the network's larger parts if the strategy is FSDP."""
@@ -95,8 +105,14 @@ class Task(pl.LightningModule):
         options = self.recipe.optimizer
         kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
         more = {"momentum": options.momentum} if options.name == "sgd" else {}
-        parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        optimizer = kinds[options.name](parameters, lr=options.lr, weight_decay=options.weight_decay, **more)
+        decay, groups = self.recipe.finetune.layer_decay, {}
+        depth = depths(self.network, self._head) if decay < 1 else {}
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad:
+                groups.setdefault(depth.get(name, 0), []).append(parameter)
+                self._body += [] if in_head(name, self._head) else [parameter]
+        rates = [{"params": some, "lr": options.lr * decay**n} for n, some in sorted(groups.items())]
+        optimizer = kinds[options.name](rates, lr=options.lr, weight_decay=options.weight_decay, **more)
         steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, options.lr_milestones, options.lr_factor)
         return [optimizer], [{"scheduler": steps, "interval": "epoch"}]
 
@@ -110,13 +126,24 @@ class Task(pl.LightningModule):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Forget the gradients of what is not trained yet: then the optimizer leaves it, and its moments, alone."""
+        for parameter in self._body if self._head_only else ():
+            parameter.grad = None
+
     def on_train_epoch_start(self) -> None:
         """Tell the batches which epoch it is."""
         self.trainer.train_dataloader.batch_sampler.set_epoch(self.current_epoch)
         self.found = {}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Key the generators that dropout uses."""
+        """Set what is trained in this epoch, and key the generators that dropout uses."""
+        self._head_only = self.current_epoch < self.recipe.finetune.head_first
+        for parameter in self._body:  # several processes expect all gradients in every step
+            parameter.requires_grad_(not self._head_only or self.trainer.world_size > 1)
+        for name, module in self.network.named_modules():
+            if isinstance(module, NormBase) and not name.startswith(POOL):
+                module.train(not (self._head_only or self.recipe.finetune.freeze_batchnorm))
         key = np.random.SeedSequence(self.recipe.seed, spawn_key=(self.current_epoch, batch_idx, self.global_rank))
         torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
 
@@ -174,7 +201,7 @@ class Task(pl.LightningModule):
         """Score a batch; whole images are segmented through windows of the size of the crops."""
         images, target = batch
         data, images = self.recipe.data, self._normalize(to_unit(images))
-        logits = class_scores(self.network, images, data.segmentation, self.recipe.levels.pool, data.crop)
+        logits = class_scores(self.network, images, data.segmentation, self.recipe.levels.meanwhile, data.crop)
         self.metrics.update(logits.float(), target)
 
     def on_validation_epoch_end(self) -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scalespaces.data._progress import Progress, progress
+from scalespaces._progress import Progress, progress
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""``scalespaces calibrate``: let a saved network learn which of its levels to trust."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from scalespaces import models
+from scalespaces._files import refuse_existing
+from scalespaces._progress import progress
+from scalespaces.cli._arguments import Parser, add_source, positive, seed
+from scalespaces.data._folders import image_files
+from scalespaces.models._calibrate import SCALES
+from scalespaces.models._registry import build
+from scalespaces.train._predict import channels_of, device_called, read_channels, to_input
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = Parser(
+        prog="scalespaces calibrate",
+        description="Learn which levels of a network to trust, from a folder of images. The network's own weights stay "
+        "as they are. No labels are needed: the network's answers at other sizes are compared with its answer at the "
+        "images' own size. So the images must show objects at the size the network was trained on. Prints how often "
+        "answers are right at each size, before and after.",
+        epilog="example: scalespaces calibrate model.safetensors --images photos --size 224 224",
+    )
+    parser.set_defaults(run=_run)
+    add = parser.add_argument
+    add("file", metavar="FILE", help="the network, .safetensors")
+    add("--images", required=True, metavar="FOLDER", help="images, and those in the folders in it; about 100 or more")
+    add("--labels", action="store_true", help="images are in folders named after their classes; learn from these")
+    add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this, as in training")
+    scales = "sizes to learn from, relative to the images (default: {})"
+    known = " ".join(f"{scale:.3g}" for scale in SCALES)
+    add("--scales", type=float, nargs="+", default=SCALES, metavar="SCALE", help=scales.format(known))
+    add("--out", metavar="OUT", help="file to write (default: FILE with -calibrated in its name)")
+    add("--force", action="store_true", help="overwrite OUT")
+    add_source(parser)
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto)")
+    add("--batch", type=positive, default=16, metavar="N", help="images seen at once (default: 16)")
+    add("--seed", type=seed, default=0, metavar="N", help="of all that is random (default: 0)")
+    return parser.parse_args(words)
+
+
+def _run(args: argparse.Namespace) -> None:
+    source, folder = Path(args.file), Path(args.images)
+    out = Path(args.out or source.with_name(f"{source.stem}-calibrated{source.suffix}"))
+    if not folder.is_dir():
+        raise NotADirectoryError(f"--images is a folder, got {args.images!r}")
+    refuse_existing([out], args.force)
+    network = models.load(source, args.model and build(args.model), device=device_called(args.device))
+    files, classes = sorted(image_files(folder)), list(network.card.classes)
+    labels = [_label(file, classes) for file in files] if args.labels else None
+    if not network.card.mean:
+        print("note: images are not normalized: the network's card has no mean and std", file=sys.stderr)
+    read = progress(files, "reading")
+    images = [to_input(network, read_channels(file, channels_of(network), args.size)) for file in read]
+    found = models.calibrate(network, images, labels, scales=args.scales, batch=args.batch, seed=args.seed)
+    models.save(network, out)
+    print(f"{found}\nwrote {out}")
+
+
+def _label(file: Path, classes: Sequence[str]) -> int:
+    if file.parent.name not in classes:
+        known = ", ".join(classes[:5]) or "none: its card has no classes"
+        raise ValueError(f"with --labels, folders are named after the network's classes ({known}), got {str(file)!r}")
+    return classes.index(file.parent.name)

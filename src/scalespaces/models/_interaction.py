@@ -1,0 +1,160 @@
+"""Convolutions of a model whose filters get a second level."""
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from scalespaces._torch import has_hooks
+from scalespaces.nn import ScaleConv1d, ScaleConv2d, ScaleConv3d, synchronize
+from scalespaces.theory._arguments import did_you_mean
+
+Interaction = None | str | Sequence[str] | Callable[[str, nn.Module], bool]
+
+_WITH_LEVELS: dict[type[nn.Module], Any] = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
+TORCHS_OWN = tuple(_WITH_LEVELS)
+CONVOLUTIONS = (*TORCHS_OWN, *_WITH_LEVELS.values())
+
+
+def choose(modules: Mapping[str, nn.Module], interaction: Interaction, dims: int, scale_padding: str) -> list[str]:
+    """The names of the convolutions that get filters of two levels; what chooses none is an error that says why."""
+    if interaction is None:
+        return []
+    reasons = {n: _obstacle(m, dims, scale_padding) for n, m in modules.items() if isinstance(m, TORCHS_OWN)}
+    patterns = ["*"] if interaction == "all" else [interaction] if isinstance(interaction, str) else interaction
+    if callable(patterns):
+        chosen = [name for name, reason in reasons.items() if not reason and patterns(name, modules[name])]
+        if not chosen:
+            raise ValueError(f"interaction chooses convolutions, and the function chooses none; {_list(reasons)}")
+        return chosen
+    for pattern in patterns:
+        matched = {name: reason for name, reason in reasons.items() if fnmatchcase(name, pattern)}
+        if not all(matched.values()) and matched:
+            continue
+        given = f"interaction chooses convolutions, got {'all' if interaction == 'all' else pattern!r}"
+        others = [name for name in modules if name and fnmatchcase(name, pattern)]
+        if matched or pattern == "*":
+            raise ValueError(f"{given}, which chooses none; {_list(matched)}")
+        if others:
+            raise ValueError(f"{given}, which is a {type(modules[others[0]]).__name__}; {_list(reasons)}")
+        raise ValueError(f"{given}, which matches none{did_you_mean(pattern, reasons)}")
+    return [name for name, reason in reasons.items() if not reason and any(fnmatchcase(name, p) for p in patterns)]
+
+
+def _list(reasons: Mapping[str, str]) -> str:
+    """The convolutions there are, and what speaks against them."""
+    lines = [f"{name!r} {reason or 'can be chosen'}" for name, reason in islice(reasons.items(), 4)]
+    more = f", and {len(reasons) - 4} more" if len(reasons) > 4 else ""
+    return f"of the model's convolutions, {'; '.join(lines)}{more}" if lines else "the model has no convolutions"
+
+
+def _obstacle(conv: Any, dims: int, scale_padding: str) -> str:
+    """Why the filters of a convolution cannot get a second level; empty if they can."""
+    kind, called = _kind(conv), type(conv).__name__
+    if len(conv.kernel_size) != dims:
+        return f"({called}) slides over {len(conv.kernel_size)} axes, and images have {dims}: it is not over space"
+    if has_hooks(conv):
+        return f"({called}) has hooks, which would not run"
+    if conv._parameters.get("weight") is None:
+        return f"({called}) computes its weight from others (a parametrization)"
+    if is_plain(conv):
+        return ""
+    if scale_padding != "zeros":
+        return f"({called}) has a forward of its own, which takes scale_padding='zeros' only"
+    if not _uses_weight_once(conv, kind):
+        return f"({called}) has a forward of its own, which changes the weight or does not use it as nn.{kind.__name__}"
+    return ""
+
+
+def _kind(conv: nn.Module) -> type[nn.Module]:
+    return next(kind for kind in TORCHS_OWN if isinstance(conv, kind))
+
+
+def is_plain(conv: nn.Module) -> bool:
+    """Whether the convolution computes what nn.Conv1d, 2d or 3d does, be it of a subclass."""
+    kind: Any = _kind(conv)
+    own: Any = type(conv)
+    return own.forward is kind.forward and own._conv_forward is kind._conv_forward
+
+
+class _Uses(TorchFunctionMode):
+    """Counts the convolutions that take a weight as it is, and notices what else is computed from it."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight, self.convolutions, self.others = weight, 0, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if any(value is self.weight for value in (*args, *kwargs.values())):
+            if name in ("conv1d", "conv2d", "conv3d"):
+                self.convolutions += 1
+            elif name not in ("__get__", "size", "dim", "numel"):
+                self.others += 1
+        return func(*args, **kwargs)
+
+
+@torch.no_grad()
+def _uses_weight_once(conv: Any, kind: type[nn.Module]) -> bool:
+    """Whether a forward of its own (dynamic padding, say) gives the weight, as it is, to one convolution."""
+    side = 2 * max(d * n for d, n in zip(conv.dilation, conv.kernel_size, strict=True)) + 1
+    image, uses = conv.weight.new_zeros(1, conv.in_channels, *[side] * len(conv.kernel_size)), _Uses(conv.weight)
+    try:
+        with uses:
+            conv.forward(image)
+    except Exception:  # code of others may raise any
+        return False
+    return (uses.convolutions, uses.others) == (1, 0)
+
+
+def replace(model: nn.Module, chosen: Sequence[str], scale_padding: str) -> nn.Module:
+    """Put our layers where plain ones will not do; shared modules and parameters stay shared."""
+    weights: dict[nn.Parameter, nn.Parameter] = {}
+    new = {conv: _two_levels(conv, scale_padding, weights) for conv in map(model.get_submodule, chosen)}
+    # nn.SyncBatchNorm reduces one tensor over processes.
+    new |= {norm: synchronize(norm) for norm in model.modules() if isinstance(norm, nn.SyncBatchNorm)}
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if name and module in new:
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, new[module])
+    return new.get(model, model)
+
+
+def _two_levels(conv: Any, scale_padding: str, weights: dict[nn.Parameter, nn.Parameter]) -> nn.Module:
+    """The convolution with a second level of zeros."""
+    if conv.weight not in weights:
+        both = torch.stack([conv.weight.detach(), torch.zeros_like(conv.weight)], 2)
+        weights[conv.weight] = nn.Parameter(both, conv.weight.requires_grad)
+    if not is_plain(conv):
+        conv.__class__ = _Deep.of(type(conv))
+        conv.weight = weights[conv.weight]
+        return conv
+    shape = (conv.in_channels, conv.out_channels, (2, *conv.kernel_size), conv.stride, conv.padding, conv.dilation)
+    options = (conv.groups, conv.bias is not None, conv.padding_mode, scale_padding)
+    layer = _WITH_LEVELS[_kind(conv)](*shape, *options, device="meta")
+    layer.weight, layer.bias, layer.training = weights[conv.weight], conv.bias, conv.training
+    return layer
+
+
+class _Deep(nn.Module):
+    """A convolution with a forward of its own and a weight of two levels, which torch's function finds on the space."""
+
+    made: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {}
+
+    @classmethod
+    def of(cls, kind: type[nn.Module]) -> type[nn.Module]:
+        """The class of such convolutions."""
+        if kind not in cls.made:
+            cls.made[kind] = type(kind.__name__, (cls, kind), {"__module__": kind.__module__})
+        return cls.made[kind]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def apply(tensor: Tensor) -> Tensor:  # as ScaleConv2d does
+            flat = tensor.ndim == 5
+            return fn(tensor.flatten(1, 2)).unflatten(1, tensor.shape[1:3]) if flat else fn(tensor)
+
+        return super()._apply(apply, recurse)
