@@ -2,9 +2,9 @@ r"""
 5. Can the model I have do that?
 ================================
 
-Few people start from nothing. ``scalespaces.convert`` takes a CNN as it is, from timm, torchvision or your own code,
-and runs it on scale-spaces with the same parameters. This page converts a ResNet-18 from timm, fine-tunes it, and
-saves it.
+Few people start from nothing. ``scalespaces.convert`` takes a model as it is, from timm, torchvision or your own code,
+and runs it on the levels of images with the same parameters. This page converts a ResNet-18 from timm, fine-tunes it,
+and saves it.
 
 Run it with ``python docs/tutorial/5_conversion.py``. It needs the extras ``demo`` and ``files``, and timm:
 ``pip install timm``.
@@ -29,8 +29,8 @@ torch.manual_seed(0)
 # Convert
 # -------
 # In practice use ``pretrained=True``, which downloads weights; without them, this page runs anywhere. Conversion puts
-# a lift in front of the model and a pooling over levels behind it. In between, the model's own ``forward`` runs,
-# unchanged.
+# a lift in front of the model and a pooling over levels behind it. In between, the model runs, unchanged, on one level
+# after the other.
 
 resnet = timm.create_model("resnet18", pretrained=False, num_classes=10).eval()
 network = convert(resnet, {"num_levels": 3})
@@ -38,11 +38,12 @@ for name, model in {"before": resnet, "after": network}.items():
     print(f"{name:7}{sum(p.numel() for p in model.parameters()):,} parameters")
 
 # %%
-# Nothing is lost: level 0 is what the model computed before, and level :math:`k` what it computes from the image,
-# downscaled :math:`k` times.
+# Nothing is lost: the answer is what the model computed before, until you choose otherwise. Level :math:`k` is what it
+# computes from the image, downscaled :math:`k` times.
 
 image = photograph()
 with torch.no_grad():
+    assert torch.equal(network(image), resnet(image))
     for k, level in enumerate(network.scores(image).levels):
         error = (level - resnet(downscale(image, k))).abs().max()
         print(f"level {k}: differs from the ResNet on the image at 1/{2**k} of its size by {error:.1e}")
@@ -51,17 +52,17 @@ with torch.no_grad():
 # %%
 # What converts, and what does not
 # --------------------------------
-# Convolutions, poolings, normalizations, activations and pointwise functions run on levels of any size, and so do most
-# CNNs. A model that is built for maps of one size cannot be right on levels of several sizes. It is refused with an
-# error that names the module and the reason, instead of being silently wrong.
+# Whatever takes images of several sizes: CNNs, and transformers as well. A model that is built for images of one size
+# cannot run on levels of several sizes. It is refused with an error that says what to do.
 
 small = image[..., :224, :224]
-for name in ("mobilenetv3_small_050", "convnext_atto", "vit_tiny_patch16_224"):
-    model = timm.create_model(name, pretrained=False).eval()
+any_size = {"dynamic_img_size": True, "dynamic_img_pad": True}
+for name, options in {"convnext_atto": {}, "deit_tiny_patch16_224": any_size, "vit_tiny_patch16_224": {}}.items():
+    model = timm.create_model(name, pretrained=False, **options).eval()
     try:
         with torch.no_grad():
-            answer = convert(model, {"num_levels": 3})(small)
-        print(f"{name}: {tuple(answer.shape)}")
+            scores = convert(model, {"num_levels": 3}).scores(small)
+        print(f"{name}: {scores.num_levels} levels of {tuple(scores.levels[0].shape)}")
     except ConversionError as error:
         print(f"{name} is refused: {str(error).splitlines()[-1]}")
 
@@ -73,7 +74,7 @@ for name in ("mobilenetv3_small_050", "convnext_atto", "vit_tiny_patch16_224"):
 
 talking = convert(resnet, {"num_levels": 3}, interaction=["layer4.*.conv2"])
 with torch.no_grad():
-    assert torch.equal(talking(image), network(image))
+    assert torch.allclose(talking(image), network(image), atol=1e-5)
 print(talking.extra_repr())
 
 # %%
@@ -137,9 +138,9 @@ legend = axes[1].legend(frameon=False)
 # size on the right. Level 1 on the right is level 0 on the left, except for what enlarging the picture has changed: a
 # change of size has become a shift. Level 0 on the right is the plain ResNet's answer for a size it does not know.
 #
-# That is what conversion guarantees. How the levels are combined is up to you: ``scale_pool="mean"`` is the default,
-# and ``"max"`` lets the most confident level answer. A level that should be silent at sizes it does not know must learn
-# that, as in :doc:`3_training`.
+# That is what conversion guarantees. How the levels are combined is up to you: with ``scale_pool="image"``, which is
+# the default, level 0 answers, with ``"mean"`` all of them, and with ``"max"`` the most confident. A level that should
+# be silent at sizes it does not know must learn that, as in :doc:`3_training`.
 
 # %%
 # Save and load
