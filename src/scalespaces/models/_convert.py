@@ -131,7 +131,7 @@ class Converted(ScaleNetwork):
 
     @property
     def smallest_side(self) -> int:
-        """The least side of a level that the model takes, once known: levels below it are left out."""
+        """The least side of a level that the model takes, once it is known. Smaller levels are left out."""
         return self.config["smallest_level"] or 1
 
     def forward(self, image: Tensor) -> Any:
