@@ -1,8 +1,9 @@
 """The paper's networks and a small CNN, by name or as classes; conversion of other CNNs, files and export."""
 
 from scalespaces.models._calibrate import calibrate
-from scalespaces.models._convert import ConversionError, Converted, convert
+from scalespaces.models._convert import Converted, convert
 from scalespaces.models._convnet import ConvNet
+from scalespaces.models._explain import ConversionError
 from scalespaces.models._export import export
 from scalespaces.models._files import load, save
 from scalespaces.models._info import summarize
