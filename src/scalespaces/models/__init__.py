@@ -1,4 +1,4 @@
-"""The paper's networks and a small CNN, by name or as classes; conversion of other CNNs, files and export."""
+"""The paper's networks and a small CNN, by name or as classes; conversion of other models, files and export."""
 
 from scalespaces.models._calibrate import calibrate
 from scalespaces.models._convert import Converted, convert

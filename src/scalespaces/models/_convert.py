@@ -69,7 +69,8 @@ def convert(
         scale_padding: what those convolutions see past the last level.
         scale_pool: how levels are combined at the end. ``"image"`` answers with level 0: in evaluation the model runs
             on the image alone and its answer is unchanged; in training it is the mean, so that all levels learn.
-            Others are ``"mean"``, ``"max"``, ``"logsumexp"`` and ``"probabilities"``.
+            Others are ``"mean"``, ``"max"``, ``"logsumexp"``, ``"probabilities"`` and ``"trust"``, which
+            :func:`~scalespaces.models.calibrate` fits.
         pool_before: the name of a module; levels are combined in front of it instead. ``pool_before="fc"`` combines the
             features of a classifier, not its logits.
         features: the name of the module whose input are the features; the last linear layer when left out.
