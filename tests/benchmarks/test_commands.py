@@ -72,7 +72,7 @@ def test_bad_arguments(arguments, message, capsys, tmp_path, monkeypatch):
 def test_every_benchmark_is_listed_and_has_defaults():
     command = [sys.executable, "-m", "benchmarks", "--help"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2]).stdout
-    needed = {"results": ["file.json"], "conversion": ["--images", "photos", "--answers", "answers.json"]}
+    needed = {"results": ["file.json"], "conversion": ["--images", "photos", "--work", "answers"]}
     for name in NAMES:
         assert f"\n    {name}" in out
         assert parse([name, *needed.get(name, [])]).threads is None
