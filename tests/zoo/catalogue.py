@@ -1,4 +1,4 @@
-"""Real models with random weights, set up so that every part of them matters."""
+"""Real models: with random weights, set up so that every part of them matters, and one with its published weights."""
 
 from collections.abc import Callable
 from functools import partial
@@ -101,9 +101,9 @@ ONE_SIZE: dict[str, tuple[Callable[[], nn.Module], str]] = {  # and what the ref
 }
 
 
-def images(height: int, width: int, number: int = 1) -> Tensor:
-    """Windows of the photograph, roughly of mean 0 and variance 1."""
-    whole = (photograph() - 0.45) / 0.25
+def images(height: int, width: int, number: int = 1, model: str = "") -> Tensor:
+    """Windows of the photograph, normalized as the model takes them, or else roughly to mean 0 and variance 1."""
+    whole = (255 * photograph() - 127) / 128 if model == "lite0" else (photograph() - 0.45) / 0.25
     tops, lefts = (torch.linspace(0, 512 - size, number).long().tolist() for size in (height, width))
     return torch.cat([whole[..., t : t + height, x : x + width] for t, x in zip(tops, reversed(lefts), strict=True)])
 

@@ -58,7 +58,7 @@ SIZES = [(name, size) for name in [*MODELS, *ALONE, "lite0"] for size in large(n
 @pytest.mark.parametrize(("name", "size"), SIZES, ids=str)
 @torch.no_grad()
 def test_level_k_is_the_original_on_the_downscaled_image(name: str, size: tuple[int, int]) -> None:
-    original, image = build(name), images(*size)
+    original, image = build(name), images(*size, model=name)
     converted = scalespaces.convert(original, Lift(4)).eval()
     assert all(map(torch.equal, leaves(converted(image)), leaves(original(image))))
     output = converted.outputs(image)
@@ -82,12 +82,12 @@ def test_the_levels_of_a_feature_pyramid_lie_where_strides_put_them() -> None:
 @pytest.mark.parametrize("name", ["timm/vit", "timm/deit", "timm/swin", "torchvision/swin", "lite0"])
 @torch.no_grad()
 def test_any_model_on_levels_is_equivariant(name: str) -> None:
-    scalespaces.assert_equivariant(scalespaces.convert(build(name), Lift(3)).eval(), images(256, 256))
+    scalespaces.assert_equivariant(scalespaces.convert(build(name), Lift(3)).eval(), images(256, 256, model=name))
 
 
 @torch.no_grad()
 def test_a_real_network_interacts_with_its_own_padding() -> None:
-    original, image = build("lite0"), images(256, 256)
+    original, image = build("lite0"), images(256, 256, model="lite0")
     converted = scalespaces.convert(original, Lift(3), interaction=["_conv_stem", "_blocks.10.*"]).eval()
     assert len(converted.config["interaction"]) == 4
     plain = scalespaces.convert(original, Lift(3)).eval().outputs(image)
