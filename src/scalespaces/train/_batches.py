@@ -1,7 +1,7 @@
 """From a dataset to batches. A training batch depends on (seed, epoch, batch) alone, not on the number of processes."""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class Indexed(Dataset[tuple[Tensor, Tensor, int]]):
         return *self.dataset[index], range(len(self))[index]
 
 
-def training_loader(batches: KeyedBatches, workers: int, *, pin: bool = False) -> DataLoader[tuple[Tensor, ...]]:
+def training_loader(batches: KeyedBatches, workers: int, *, pin: bool = False) -> DataLoader[Any]:
     """The loader of training batches: images, targets and the samples' indices."""
     options: dict[str, Any] = {"collate_fn": collate, "pin_memory": pin} | worker_options(workers)
     return DataLoader(Indexed(batches.dataset), batch_sampler=batches, **options)
@@ -104,6 +104,14 @@ def collate(samples: list[tuple[Tensor, ...]]) -> list[Tensor]:
         shown = ", ".join(" x ".join(map(str, size)) for size in sorted(sizes)[:3])
         raise ValueError(f"images of a batch must have one size, got {shown}; set data.size, or data.crop for masks")
     return default_collate(samples)
+
+
+def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
+    """The indices of images, grouped by their shape."""
+    groups: dict[torch.Size, list[int]] = {}
+    for i, image in enumerate(images):
+        groups.setdefault(image.shape, []).append(i)
+    return groups.values()
 
 
 def worker_options(workers: int) -> dict[str, Any]:
