@@ -114,8 +114,7 @@ def train(
         raise
     result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
     if trainer.is_global_zero:
-        document: dict[str, Any] = {name: getattr(result, name) for name in ("monitor", "best", "best_epoch", "steps")}
-        document["epochs"] = keeper.rows
+        document = {name: value for name, value in vars(result).items() if name != "folder"} | {"epochs": keeper.rows}
         if fits_trust:
             images, device = open_split(replace(data, flip=False), seed=recipe.seed), trainer.strategy.root_device
             found = fit_trust(keeper.twin, out / NETWORK, images, data.batch_size, recipe.seed, device)
@@ -201,9 +200,8 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
     bar = not quiet and sys.stderr.isatty()
     if bar:
         callbacks.append(RichProgressBar(leave=False))
-    strategy: Any = options.strategy
-    if strategy == "auto":
-        strategy = "auto" if devices in (1, "auto") and nodes == 1 else "ddp"
+    alone = devices in (1, "auto") and nodes == 1
+    strategy: Any = "ddp" if options.strategy == "auto" and not alone else options.strategy
     if strategy == "fsdp":
         from lightning.pytorch.strategies import ModelParallelStrategy
 
