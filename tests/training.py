@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scalespaces.data import ArrayImages
 from scalespaces.data._idx import write_sets
-from scalespaces.train._checkpoints import load_checkpoint
+from scalespaces.train._checkpoints import AtomicCheckpoints
 
 
 def small_run(root: Path, batch: int, *more: str) -> list[str]:
@@ -21,13 +21,13 @@ def small_run(root: Path, batch: int, *more: str) -> list[str]:
 
 def last_weights(folder: Path) -> dict[str, Tensor]:
     """The network in the last checkpoint."""
-    state = load_checkpoint(folder / "last.ckpt")["state_dict"]
+    state = AtomicCheckpoints().load_checkpoint(folder / "last.ckpt")["state_dict"]
     return {key: value for key, value in state.items() if key.startswith("network.")}
 
 
 def last_moments(folder: Path) -> dict[str, Tensor]:
     """The optimizer's moments in the last checkpoint."""
-    state = load_checkpoint(folder / "last.ckpt")["optimizer_states"][0]["state"]
+    state = AtomicCheckpoints().load_checkpoint(folder / "last.ckpt")["optimizer_states"][0]["state"]
     return {f"{n}.{key}": torch.as_tensor(value) for n, entry in state.items() for key, value in entry.items()}
 
 

@@ -11,7 +11,7 @@ from training import metrics_of, small_run
 
 from scalespaces import data, models
 from scalespaces.data._idx import write_sets
-from scalespaces.train._checkpoints import load_checkpoint
+from scalespaces.train._checkpoints import AtomicCheckpoints
 from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, make_network, train
@@ -88,7 +88,7 @@ def test_it_learns_and_saves_the_best_epoch(root, tmp_path):
     assert rows[-1]["train/loss"] < rows[0]["train/loss"] / 2
     assert (result.best, result.best_epoch) == (pytest.approx(min(losses)), losses.index(min(losses)))
     assert json.loads((tmp_path / "result.json").read_text())["best"] == result.best
-    state = load_checkpoint(tmp_path / "best.ckpt")["state_dict"]
+    state = AtomicCheckpoints().load_checkpoint(tmp_path / "best.ckpt")["state_dict"]
     for key, value in weights(tmp_path).items():
         assert torch.equal(state[f"network.{key}"], value)
 
@@ -118,11 +118,11 @@ def test_checkpoints_run_nothing(tmp_path):
 
     torch.save({"state_dict": Evil()}, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match="more than tensors and plain values"):
-        load_checkpoint(tmp_path / "last.ckpt")
+        AtomicCheckpoints().load_checkpoint(tmp_path / "last.ckpt")
     assert not (tmp_path / "ran").exists()
     (tmp_path / "short.ckpt").write_bytes((tmp_path / "last.ckpt").read_bytes()[:50])
     with pytest.raises(ValueError, match="not a checkpoint, or is damaged"):
-        load_checkpoint(tmp_path / "short.ckpt")
+        AtomicCheckpoints().load_checkpoint(tmp_path / "short.ckpt")
 
 
 def test_a_network_from_a_file_is_trained_on(root, tmp_path):

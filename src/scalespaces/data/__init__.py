@@ -1,12 +1,7 @@
 """Images to train and test with: readers of datasets, downloads, augmentation, and sets of digits at many scales.
 
-A sample's way from a file into a network::
-
-    file     _pixels.py (images, masks), _idx.py, _pcam.py (HDF5): one reader for each file format
-    dataset  _folders.py, _cityscapes.py, _pcam.py, _keys.py (arrays): one class for each layout; (image, target)
-    split    _open.py: open_dataset(root, kind, split), opens all layouts; holds out and limits
-    batch    train/_batches.py: which samples, in which process; (images, targets, indices)
-    network  train/_tasks.py: on the device, bytes become floats (to_unit) and are augmented (_augment.py)
+One reader for each file format: ``_pixels`` (images, masks), ``_idx``, ``_pcam`` (HDF5). One class for each layout, in
+``_folders``, ``_cityscapes``, ``_pcam`` and ``_keys`` (arrays); ``_open`` opens them all.
 """
 
 from scalespaces.data._check import check_dataset

@@ -54,8 +54,7 @@ class ImageFiles(ImageDataset, Generic[T]):
             raise ValueError(f"on_error is one of raise, skip, got {on_error!r}")
         self.size, self.crop, self.deep, self.flip = sides(size, "size"), sides(crop, "crop"), deep, flip
         self.root, self.samples, self.skipped = Path(root), list(samples), dict(problems)
-        self._sizes: Counter[str] = Counter()
-        self._shares: Counter[int] = Counter()
+        self._sizes, self._shares = Counter[str](), Counter[int]()
         if on_error == "skip":
             self._skip_unreadable()
         elif problems:

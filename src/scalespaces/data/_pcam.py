@@ -81,10 +81,7 @@ class PCam(ImageDataset):
 
 
 class PCamFolder(LabeledFolder):
-    """The patches in another common form: TIFF or PNG files, and a CSV file with the columns ``id`` and ``label``.
-
-    ``root``, ``table`` and ``on_error`` are as in :class:`~scalespaces.data.LabeledFolder`.
-    """
+    """The patches in another common form: TIFF or PNG files and a CSV file, as in :class:`LabeledFolder`."""
 
     def __init__(self, root: str | Path, table: str | Path, *, on_error: OnError = "raise") -> None:
         super().__init__(root, table, 2, on_error=on_error)

@@ -1,7 +1,7 @@
 """From a dataset to batches. A training batch depends on (seed, epoch, batch) alone, not on the number of processes."""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,15 +41,11 @@ class KeyedBatches(Sampler[list[int]]):
         start: int = 0,
     ) -> None:
         if batch_size % (processes * accumulate):
-            raise ValueError(
-                f"data.batch_size is divided among {processes} processes and {accumulate} accumulated batches, got "
-                f"{batch_size}; use a multiple of {processes * accumulate}"
-            )
+            rule = f"data.batch_size is divided among {processes} processes and {accumulate} accumulated batches"
+            raise ValueError(f"{rule}, got {batch_size}; use a multiple of {processes * accumulate}")
         if len(dataset) < batch_size:
-            raise ValueError(
-                f"a step needs data.batch_size, {batch_size} samples, but the training set has {len(dataset)}; use a "
-                "smaller data.batch_size"
-            )
+            rule = f"a step needs data.batch_size, {batch_size} samples, but the training set has {len(dataset)}"
+            raise ValueError(f"{rule}; use a smaller data.batch_size")
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self.rank, self.processes, self.accumulate = rank, processes, accumulate
         self.epoch, self.start = epoch, start
@@ -85,44 +81,37 @@ class Indexed(Dataset[tuple[Tensor, Tensor, int]]):
         return *self.dataset[index], range(len(self))[index]
 
 
-class TrainingLoader(DataLoader[Any]):
-    """A loader without a state: the sampler's ``epoch`` and ``start`` say where a resumed run continues."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing to save."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to load."""
-
-
-def training_loader(batches: KeyedBatches, workers: int, *, pin: bool = False) -> TrainingLoader:
+def training_loader(batches: KeyedBatches, workers: int, *, pin: bool = False) -> DataLoader[Any]:
     """The loader of training batches: images, targets and the samples' indices."""
-    options = worker_options(workers)
-    return TrainingLoader(
-        Indexed(batches.dataset), batch_sampler=batches, collate_fn=collate, pin_memory=pin, **options
-    )
+    options: dict[str, Any] = {"collate_fn": collate, "pin_memory": pin} | worker_options(workers)
+    return DataLoader(Indexed(batches.dataset), batch_sampler=batches, **options)
 
 
 def evaluation_loader(
     dataset: ImageDataset, batch_size: int, workers: int = 0, *, rank: int = 0, processes: int = 1, pin: bool = False
-) -> DataLoader[Any]:
+) -> DataLoader[tuple[Tensor, ...]]:
     """A loader of every sample once, in order; with several processes, of every ``processes``-th sample."""
-    if len(dataset) < processes:  # a process without samples would not take part when results are combined
-        raise ValueError(
-            f"{processes} processes need at least as many samples, got {len(dataset)}; use fewer processes"
-        )
-    own = dataset if processes == 1 else Part(dataset, np.arange(rank, len(dataset), processes))
+    if (number := len(dataset)) < processes:  # a process without samples would not take part in combining results
+        raise ValueError(f"{processes} processes need at least as many samples, got {number}; use fewer processes")
+    own = dataset if processes == 1 else Part(dataset, np.arange(rank, number, processes))
     return DataLoader(own, batch_size, collate_fn=collate, pin_memory=pin, **worker_options(workers))
 
 
-def collate(samples: list[Any]) -> list[Tensor]:
+def collate(samples: list[tuple[Tensor, ...]]) -> list[Tensor]:
     """Put samples into a batch; their images must have the same size."""
     sizes = {tuple(sample[0].shape) for sample in samples}
     if len(sizes) > 1:
         shown = ", ".join(" x ".join(map(str, size)) for size in sorted(sizes)[:3])
         raise ValueError(f"images of a batch must have one size, got {shown}; set data.size, or data.crop for masks")
     return default_collate(samples)
+
+
+def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
+    """The indices of images, grouped by their shape."""
+    groups: dict[torch.Size, list[int]] = {}
+    for i, image in enumerate(images):
+        groups.setdefault(image.shape, []).append(i)
+    return groups.values()
 
 
 def worker_options(workers: int) -> dict[str, Any]:

@@ -20,24 +20,17 @@ LAST, BEST, NETWORK, METRICS = "last.ckpt", "best.ckpt", "model.safetensors", "m
 class AtomicCheckpoints(TorchCheckpointIO):
     """Checkpoints are written completely or not at all, and loading one runs no code."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write the file."""
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: object = None) -> None:
         with replacing(path) as draft:
             torch.save(checkpoint, draft)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
-        """Read the file."""
-        return load_checkpoint(path, map_location)
-
-
-def load_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint, which contains only tensors and plain values."""
-    try:
-        return torch.load(path, map_location=map_location or "cpu", weights_only=True)
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is not a checkpoint, or is damaged: {error}") from error
-    except Exception as error:
-        raise ValueError(f"{str(path)!r} contains more than tensors and plain values: {error}") from error
+        try:
+            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+        except (RuntimeError, EOFError, ValueError, OSError) as error:
+            raise ValueError(f"{str(path)!r} is not a checkpoint, or is damaged: {error}") from error
+        except Exception as error:
+            raise ValueError(f"{str(path)!r} contains more than tensors and plain values: {error}") from error
 
 
 class Keeper(Checkpoint):
@@ -58,12 +51,10 @@ class Keeper(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         """The best value so far, its epoch, and the lines of the table."""
-        return {"best": self.best, "best_epoch": self.best_epoch, "rows": self.rows}
+        return {name: getattr(self, name) for name in ("best", "best_epoch", "rows")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from there."""
-        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
-        self.rows = [dict(row) for row in state_dict["rows"]]
+        vars(self).update(state_dict)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Stop at once if all steps are already done."""

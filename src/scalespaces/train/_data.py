@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from scalespaces.data import ImageDataset
+import numpy as np
+
+from scalespaces.data import ClassFolders, ImageDataset
 from scalespaces.data._cityscapes import CLASSES
-from scalespaces.data._open import ANY, Kind, classes_in, open_dataset
+from scalespaces.data._keys import Part
+from scalespaces.data._open import ANY, Kind, classes_in, find_split, open_whole
+from scalespaces.data._scales import split_classes
+from scalespaces.theory._arguments import check_choice
 
 
 @dataclass
@@ -57,8 +62,7 @@ class DataOptions:
     on_error: Literal["raise", "skip"] = "raise"
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"data.kind is one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        check_choice("data.kind", self.kind, get_args(Kind))
         if (self.mean is None) != (self.std is None):
             raise ValueError("data.mean and data.std must be given together or not at all")
         if self.batch_size < 1 or self.workers < 0:
@@ -85,11 +89,40 @@ class DataOptions:
 
 
 def open_split(options: DataOptions, split: str = "train", *, seed: int | None = 0) -> ImageDataset:
-    """A set of a recipe: ``"train"``, ``"valid"`` or ``"test"``, or any IDX set by its name."""
-    names = ("table", "size", "crop", "flip", "on_error", "holdout", "limit")
-    chosen = {name: getattr(options, name) for name in names}
-    classes = num_classes(options) if options.kind in ("idx", "table", "masks") else ANY
-    return open_dataset(options.root, options.kind, split, num_classes=classes, seed=seed, **chosen)
+    """A set of a recipe: ``"train"``, ``"valid"`` or ``"test"``, or any IDX set by its name.
+
+    A validation set without files of its own is held out of the training set. Without a ``seed``, none can be.
+    """
+    root, kind = Path(options.root), options.kind
+    if not root.exists():
+        raise FileNotFoundError(f"data.root: there is no folder {str(root)!r}")
+    classes = num_classes(options) if kind in ("idx", "table", "masks") else ANY
+    folder, table, own = find_split(root, kind, split, options.table)
+    if not own and split not in ("train", "valid"):
+        raise FileNotFoundError(f"data.root: there is no set {split!r} in {str(root)!r}")
+    more: dict[str, Any] = {"size": options.size} if kind in ("class_folders", "table") else {}
+    if options.segmentation and split == "train":
+        more = {"crop": options.crop, "flip": options.flip, "seed": seed or 0}
+    dataset = open_whole(folder, kind, split if own else "train", table, classes, options.on_error, **more)
+    if isinstance(dataset, ClassFolders) and dataset.classes != classes_in(root):  # they are numbered in their order
+        differ = ", ".join(sorted(set(classes_in(root)) ^ set(dataset.classes)))
+        raise ValueError(f"{str(folder)!r} has different classes from the training set: {differ}")
+    number, chosen = len(dataset), np.arange(len(dataset))
+    if not own:
+        if seed is None:
+            rule = "depends on the seed that a network was trained with: give it as --seed, and --holdout if it was set"
+            raise ValueError(f"{split!r} in {str(root)!r} is a part of the training set, which {rule}")
+        order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2**31,))).permutation(number)
+        held = max(1, round(options.holdout * number))
+        if held >= number:
+            raise ValueError(f"data.holdout {options.holdout} of {number} samples leaves none to train with")
+        chosen = np.sort(order[held:] if split == "train" else order[:held])
+    if split == "train" and (limit := options.limit) is not None:
+        if not 1 <= limit <= len(chosen):
+            raise ValueError(f"data.limit is from 1 to the size of the training set, {len(chosen)}, got {limit}")
+        labels = np.asarray(getattr(dataset, "labels", np.zeros(number)))  # zeros if every pixel has a class
+        chosen = chosen[np.sort(split_classes(labels[chosen], [limit], seed or 0)[0])]
+    return dataset if len(chosen) == number else Part(dataset, chosen)
 
 
 def class_names(options: DataOptions) -> tuple[str, ...]:
@@ -105,13 +138,9 @@ def class_names(options: DataOptions) -> tuple[str, ...]:
 
 def num_classes(options: DataOptions) -> int:
     """The number of classes."""
-    names = class_names(options)
-    if options.num_classes is not None:
-        if names and len(names) != options.num_classes:
-            raise ValueError(f"data.num_classes is the number of {', '.join(names)}, got {options.num_classes}")
-        return options.num_classes
-    if names:
-        return len(names)
-    if options.kind == "idx":
-        return 10
-    raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not define it")
+    names, number = class_names(options), options.num_classes
+    if names and number not in (None, len(names)):
+        raise ValueError(f"data.num_classes is the number of {', '.join(names)}, got {number}")
+    if not names and not number and options.kind != "idx":
+        raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not define it")
+    return number or len(names) or 10  # as MNIST has

@@ -1,15 +1,10 @@
 """Measure networks at several scales, compared with the usual ways to handle scale, and their cost.
 
-A batch takes this path, for every network, method and scale::
-
-    batch ---> at_scale ------> method -------> class_scores ---> metrics ---> Row
-               resizes it, and  plain, or       the network's     updated by
-               resizes masks    MultiScale:     answer, with its  every batch
-               back             several scales  levels pooled
-
-``at_scale`` and ``MultiScale`` are in ``_scales``, ``class_scores`` in ``_predict``.
+For every network, method and scale, a batch goes through ``at_scale`` (resizes it, and resizes masks back), the method
+(plain, or ``MultiScale``: several scales), ``class_scores`` (the answer, with its levels pooled) and metrics to a row.
 """
 
+import itertools
 import math
 import statistics
 import time
@@ -29,20 +24,13 @@ from scalespaces._tables import text_table
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Part
 from scalespaces.models import Card, ScaleNetwork
+from scalespaces.models._network import ImageTooSmallError
 from scalespaces.models._rescale import check_scales
 from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.train._batches import worker_options
+from scalespaces.train._batches import same_shape, worker_options
 from scalespaces.train._levels import LevelPool
-from scalespaces.train._predict import (
-    channels_of,
-    class_scores,
-    describe_answers,
-    device_called,
-    evaluating,
-    same_shape,
-    to_input,
-)
-from scalespaces.train._scales import MultiScale, TooSmallError, at_scale
+from scalespaces.train._predict import channels_of, class_scores, describe_answers, device_called, evaluating, to_input
+from scalespaces.train._scales import MultiScale, at_scale
 
 Baselines = Literal["one-level", "all"]
 Method = Callable[[Tensor], Tensor]  # from images to logits
@@ -186,45 +174,32 @@ def evaluate(
     kind: Any = partial(SegmentationMetrics, ignore_index=ignore_index) if dense else ClassificationMetrics
     known = SegmentationMetrics.names if dense else ClassificationMetrics.names
     metric = known[0] if metric is None else check_choice("metric", metric, known)
-    rows: list[Row] = []
+    ways = {method: given for method, given in (("tta", tta), ("select", select)) if given}
+    if ways and baselines != "all" and all(num_levels(network) > 1 for network in networks.values()):
+        raise ValueError(f"{next(iter(ways))} is for networks with one level, got none; use baselines='all'")
+    rows, about = [], {}
     with ExitStack() as stack:
         for network in networks.values():
             stack.enter_context(evaluating(network.to(where)))
         stack.enter_context(torch.inference_mode())
         names = _class_names(networks, parts, classes, dense)
-        methods: dict[str, dict[str, Method]] = {}
+        methods: dict[tuple[str, str], Method] = {}
         for name, network in networks.items():
-            one = num_levels(network) == 1
-            plain = partial(class_scores, network, pixels=dense, pool="model" if one else pool, tile=tile)
-            more: Any = [("tta", tta, "mean"), ("select", select, "select")] if one or baselines == "all" else []
-            methods[name] = {
-                "plain": plain,
-                **{way: MultiScale(plain, given, how) for way, given, how in more if given},
-            }
-        for method, given in (("tta", tta), ("select", select)):
-            if given and not any(method in ways for ways in methods.values()):
-                raise ValueError(f"{method} is for networks with one level, got none; use baselines='all'")
-        metrics = partial(kind, len(names), names)
+            levels, parameters = num_levels(network), sum(p.numel() for p in network.parameters())
+            about[name] = {"network": type(network).__name__, "levels": levels, "parameters": parameters}
+            plain = partial(class_scores, network, pixels=dense, pool="model" if levels == 1 else pool, tile=tile)
+            methods[name, "plain"] = plain
+            for method, given in ways.items() if levels == 1 or baselines == "all" else ():
+                methods[name, method] = MultiScale(plain, given, "mean" if method == "tta" else "select")
         for split, part in parts.items():
-            scale = set_scale(split)
-            cells = [
-                _Cell(Row(name, method, split, factor, scale * factor, len(part)), run, metrics().to(where))
-                for name in networks
-                for method, run in methods[name].items()
-                for factor in factors
-            ]
+            cells = []
+            for ((name, method), run), factor in itertools.product(methods.items(), factors):
+                row = Row(name, method, split, factor, set_scale(split) * factor, len(part))
+                cells.append(_Cell(row, run, kind(len(names), names).to(where)))
             _measure(cells, networks, part, 1 if dense else batch, workers)
             rows += [cell.finish() for cell in cells]
     if all(row.metrics is None for row in rows):
         raise ValueError(f"no network can answer for these images: {rows[0].note}")
-    about = {
-        name: {
-            "network": type(network).__name__,
-            "levels": num_levels(network),
-            "parameters": sum(p.numel() for p in network.parameters()),
-        }
-        for name, network in networks.items()
-    }
     settings = {"scales": factors, "tta": list(tta), "select": list(select), "baselines": baselines, "pool": pool}
     settings |= {"classes": list(names), "batch": batch, "device": str(where), "limit": limit, "tile": tile}
     settings |= {"threads": torch.get_num_threads()}
@@ -266,8 +241,7 @@ def _class_names(
 ) -> tuple[str, ...]:
     """The names of the classes, if networks and data agree on them, and on the channels of images."""
     given = () if classes is None or isinstance(classes, int) else tuple(classes)
-    number = classes if isinstance(classes, int) else len(given) or None
-    names = given
+    number, names = classes if isinstance(classes, int) else len(given) or None, given
     for name, network in networks.items():
         channels = channels_of(network)
         for split, part in parts.items():
@@ -297,7 +271,7 @@ class _Cell:
         if self.row.note is None:
             try:
                 self.metrics.update(at_scale(self._timed, images, self.row.resize), target)
-            except TooSmallError as error:
+            except ImageTooSmallError as error:
                 self.row.note = str(error)
 
     def _timed(self, images: Tensor) -> Tensor:
@@ -307,7 +281,6 @@ class _Cell:
         return found
 
     def finish(self) -> Row:
-        """The row."""
         if self.row.note is None:
             self.row.metrics = self.metrics.compute()
             self.row.seconds_per_image = statistics.median(self.seconds[1:] or self.seconds)  # the first warms up

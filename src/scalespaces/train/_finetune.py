@@ -1,24 +1,13 @@
-"""Fine-tuning: which parameters are trained and how fast, and trust, which is fitted at the end."""
+"""Fine-tuning: which parameters are trained, and how fast. The options are in ``_recipe``, the hooks in ``_tasks``."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 
-import torch
 from torch import nn
 
-from scalespaces._extras import require
-from scalespaces.data import to_unit
-from scalespaces.models import Card, Converted, ScaleNetwork, calibrate, save
-from scalespaces.models._calibrate import FEWEST, SCALES, Calibration
-from scalespaces.nn import ScalePool
+from scalespaces.models import Converted
 from scalespaces.theory._arguments import did_you_mean
-from scalespaces.train._data import open_split
-from scalespaces.train._recipe import Recipe
-
-_MOST_IMAGES, _MOST_NUMBERS = 500, 2**28  # that trust is fitted to; a gigabyte
-POOL = "scale_pool."  # the prefix of trust, which is new, so it learns as the head does
+from scalespaces.train._levels import POOL
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
@@ -50,16 +39,12 @@ def head_of(network: nn.Module, classes: int) -> str:
 
 
 def in_head(name: str, head: str) -> bool:
-    """Whether the parameter is of the head, or of trust, which is on top of it."""
+    """Whether the parameter is of the head, or of trust, which is on top of it and as new."""
     return name.startswith((f"{head}.", POOL))
 
 
 def depths(network: nn.Module, head: str) -> dict[str, int]:
-    """How many layers below the head each parameter is, by name; layers are in the order of their definition.
-
-    A layer is all parameters whose names agree up to the first number: ``layer1``, ``blocks.3``, ``fc``. A norm belongs
-    to the layer before it.
-    """
+    """How many layers below the head each parameter is, by name. Layers are in the order of their definition."""
     parameters, layers, places = dict(network.named_parameters()), {}, {}
     for name in parameters:
         parts = name.removeprefix("model.").split(".")[:-1]
@@ -69,29 +54,3 @@ def depths(network: nn.Module, head: str) -> dict[str, int]:
         places |= dict.fromkeys(names, max(places.values(), default=0) + any(parameters[n].ndim > 1 for n in names))
     top = max(place for name, place in places.items() if name.startswith(f"{head}."))
     return {name: 0 if in_head(name, head) else max(0, top - place) for name, place in places.items()}
-
-
-def combine_by(network: ScaleNetwork, mode: str) -> None:
-    """Let the network combine the scores of its levels in another way."""
-    if network.lift.num_levels < 2 or network.config.get("pool_before") is not None:
-        way = "use model.lift.num_levels, and no model.convert.pool_before"
-        raise ValueError(f"levels.pool trust weighs the scores of several levels, and the network has one; {way}")
-    if network.scale_pool.mode != mode:
-        network.scale_pool = ScalePool(mode).to(next(network.parameters()).dtype)
-        network.config = network.config | {"scale_pool": mode}
-
-
-def fit_trust(network: ScaleNetwork, file: Path, recipe: Recipe, device: torch.device) -> Calibration:
-    """Fit trust to the network whose weights are in the file, and save it there."""
-    state = require("safetensors.torch", "files").load_file(file)
-    network.load_state_dict({name: value for name, value in state.items() if not name.startswith(POOL)}, assign=True)
-    network.to(device, next(network.parameters()).dtype)
-    images = open_split(replace(recipe.data, flip=False), "train", seed=recipe.seed)
-    size, card = images[0][0].shape, Card.of(network)
-    count = min(_MOST_IMAGES, len(images), max(FEWEST, _MOST_NUMBERS // size.numel()))
-    views = [images[n * len(images) // count] for n in range(count)]
-    shown, labels = [card.normalize(to_unit(image)) for image, _ in views], [label for _, label in views]
-    scales = [scale for scale in SCALES if round(min(size[1:]) * scale) >= network.smallest_side]
-    found = calibrate(network, shown, labels, scales=scales, batch=min(16, recipe.data.batch_size), seed=recipe.seed)
-    save(network, file)
-    return found

@@ -1,19 +1,26 @@
-"""How levels are combined in evaluation, and supervised in training."""
+"""How levels are combined in evaluation, and supervised in training; and trust, which is fitted after it."""
 
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scalespaces._extras import require
+from scalespaces.data import ImageDataset, to_unit
 from scalespaces.functional import scale_pool
-from scalespaces.models import ScaleNetwork
+from scalespaces.models import Card, ScaleNetwork, calibrate, save
+from scalespaces.models._calibrate import FEWEST, SCALES, Calibration
 from scalespaces.models._network import on_image
+from scalespaces.nn import ScalePool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
 
 LevelPool = Literal["model", "image", "mean", "max", "logsumexp", "probabilities", "trust"]
 Supervision = Literal["answer", "mean", "apart"]
+POOL = "scale_pool."  # the prefix of the parameters of trust
+_MOST_IMAGES, _MOST_NUMBERS = 500, 2**28  # that trust is fitted to; a gigabyte
 
 
 def answer(model: nn.Module, images: Tensor, pool: LevelPool = "model") -> Tensor:
@@ -53,3 +60,30 @@ def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision
         return torch.stack(losses).mean()
     logits = answer(model, images, "model" if how == "answer" else "mean")
     return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+
+
+def combine_by(network: ScaleNetwork, mode: str) -> None:
+    """Let the network combine the scores of its levels in another way."""
+    if network.lift.num_levels < 2 or network.config.get("pool_before") is not None:
+        way = "use model.lift.num_levels, and no model.convert.pool_before"
+        raise ValueError(f"levels.pool trust weighs the scores of several levels, and the network has one; {way}")
+    if network.scale_pool.mode != mode:
+        network.scale_pool = ScalePool(mode).to(next(network.parameters()).dtype)
+        network.config = network.config | {"scale_pool": mode}
+
+
+def fit_trust(
+    network: ScaleNetwork, file: Path, images: ImageDataset, batch: int, seed: int, device: torch.device
+) -> Calibration:
+    """Fit trust to the network whose weights are in the file, and save it there."""
+    state = require("safetensors.torch", "files").load_file(file)
+    network.load_state_dict({name: value for name, value in state.items() if not name.startswith(POOL)}, assign=True)
+    network.to(device, next(network.parameters()).dtype)
+    size, card = images[0][0].shape, Card.of(network)
+    count = min(_MOST_IMAGES, len(images), max(FEWEST, _MOST_NUMBERS // size.numel()))
+    views = [images[n * len(images) // count] for n in range(count)]
+    shown, labels = [card.normalize(to_unit(image)) for image, _ in views], [label for _, label in views]
+    scales = [scale for scale in SCALES if round(min(size[1:]) * scale) >= network.smallest_side]
+    found = calibrate(network, shown, labels, scales=scales, batch=min(16, batch), seed=seed)
+    save(network, file)
+    return found

@@ -19,11 +19,15 @@ Found = dict[str, Any]  # metrics by name, fit for JSON: None if unknown, and a 
 
 
 class _Metrics(nn.Module):
-    """Names of the classes, checks of the arguments, and the confusion matrix."""
+    """Names of the classes, checks of the arguments, and the confusion matrix.
+
+    A metric is None if it is undefined or not finite. Scores that are NaN count as 0, and means leave out classes that
+    do not occur.
+    """
 
     names: tuple[str, ...]  # of the metrics over all classes; the first is shown unless another one is chosen
     pixels: tuple[int, ...] = ()  # of an image, if they have classes; any size will do
-    update: Any
+    update: Any  # takes in a batch of logits and targets
     _found: Any
 
     def __init__(self, num_classes: int, class_names: Sequence[str], ignore_index: int | None) -> None:
@@ -69,9 +73,7 @@ class ClassificationMetrics(_Metrics):
 
     For two classes, ``auroc`` is that of class 1's probability; for more, the mean over classes of each one against the
     rest. ``nll`` is the mean cross-entropy, in nats. Each class has its accuracy (recall), its ``auroc`` and its
-    support, the number of its images. Means leave out classes that do not occur.
-
-    A metric is None if it is undefined or not finite. Scores that are NaN count as 0. Logits are ``(B, classes)``.
+    support, the number of its images. Logits are ``(B, classes)``.
     """
 
     names = ("accuracy", "auroc", "nll")
@@ -82,7 +84,6 @@ class ClassificationMetrics(_Metrics):
         self.nll = torchmetrics.MeanMetric(nan_strategy=math.nan)  # so that NaN stays NaN
 
     def update(self, logits: Tensor, target: Tensor) -> None:
-        """Take in a batch."""
         self._check(logits, target)
         # In float32, probabilities that are near enough to 1 become 1 and lose their order.
         logits = logits.detach().to(torch.float32 if logits.device.type == "mps" else torch.float64)
@@ -116,9 +117,7 @@ class SegmentationMetrics(_Metrics):
     and recall :math:`R_n` of the pixels whose probability is at least :math:`n / (\mathtt{thresholds} - 1)`.
     Probabilities are counted in as many bins, so memory does not grow with the number of pixels. ``mean_iou`` is the
     mean over classes of the intersection of the true and the predicted pixels, divided by their union. Each class has
-    ``average_precision``, ``iou`` and support, the number of its pixels. Means leave out classes that do not occur.
-
-    A metric is None if it is undefined. Scores that are NaN count as 0. Pixels of the class ``ignore_index`` are not
+    ``average_precision``, ``iou`` and support, the number of its pixels. Pixels of the class ``ignore_index`` are not
     counted. Logits are ``(B, classes, H, W)`` and targets ``(B, H, W)``.
     """
 
@@ -132,7 +131,6 @@ class SegmentationMetrics(_Metrics):
         self.histograms = Histograms(num_classes, check_integer("thresholds", thresholds, 2))
 
     def update(self, logits: Tensor, target: Tensor) -> None:
-        """Take in a batch."""
         counts = self._check(logits, target)
         probabilities = logits.detach().float().softmax(1).nan_to_num(0)
         self.confusion.update(probabilities.max(1).indices[counts], target[counts])  # argmax is three times slower

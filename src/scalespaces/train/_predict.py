@@ -18,6 +18,7 @@ from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import first_channels
 from scalespaces.theory._arguments import check_integer
+from scalespaces.train._batches import same_shape
 from scalespaces.train._levels import LevelPool, answer
 
 WHOLE = 2**22  # pixels processed at once; the paper's S-ResNet needs 3.2 GiB for these
@@ -263,14 +264,6 @@ def to_input(model: nn.Module, image: Tensor) -> Tensor:
     """The image normalized as the network's card says, on its device and in its precision."""
     like = next((p for p in model.parameters() if p.is_floating_point()), image)
     return Card.of(model).normalize(image.to(like.device)).to(like.dtype)
-
-
-def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
-    """The indices of images, grouped by their shape."""
-    groups: dict[torch.Size, list[int]] = {}
-    for i, image in enumerate(images):
-        groups.setdefault(image.shape, []).append(i)
-    return groups.values()
 
 
 def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:

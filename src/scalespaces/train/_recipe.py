@@ -52,10 +52,7 @@ class ModelOptions:
         for wrong, message in (
             (not (named or sourced or filed), "name, model.source or model.file is needed: which network to train"),
             (named and (sourced or filed), "name must be given alone: model.file and model.source also name a network"),
-            (
-                self.preset != "recommended" and not named,
-                f"preset is for a model.name, got {self.preset!r} without one",
-            ),
+            (self.preset != "recommended" and not named, f"preset is for a model.name, got only {self.preset!r}"),
             (self.lift and filed, "lift is for a model.name or model.source; model.file has its own"),
             (self.convert and (filed or not sourced), "convert is for a model.source without model.file"),
             (self.arguments and not (named or sourced), "arguments are for a model.name or model.source"),

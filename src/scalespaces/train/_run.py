@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,17 @@ from scalespaces.nn import synchronize
 from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
 from scalespaces.train._data import class_names, num_classes, open_split
-from scalespaces.train._finetune import combine_by, fit_trust
-from scalespaces.train._levels import answer
+from scalespaces.train._levels import answer, combine_by, fit_trust
 from scalespaces.train._predict import evaluating
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._tasks import Task
 
 RECIPE, VERSIONS, RESULT = "recipe.yaml", "versions.json", "result.json"
-_BAD_ADVICE = (  # loaders are ours, and their workers are the user's choice
-    ".*does not have many workers.*",
+_BAD_ADVICE = (
+    ".*does not have many workers.*",  # they are the user's choice
+    ".*your dataloader is not resumable.*",  # the sampler starts where a resumed run continues
     ".*smaller than the logging interval.*",
     ".*treespec, LeafSpec.*",
-    "Checkpoint directory .* exists and is not empty",
-    ".*isinstance.treespec.*",
     ".*sync_dist=True.*",  # logged values already cover all processes
 )
 
@@ -116,10 +114,11 @@ def train(
         raise
     result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
     if trainer.is_global_zero:
-        document: dict[str, Any] = {name: getattr(result, name) for name in ("monitor", "best", "best_epoch", "steps")}
-        document["epochs"] = keeper.rows
+        document = {name: value for name, value in vars(result).items() if name != "folder"} | {"epochs": keeper.rows}
         if fits_trust:
-            document["trust"] = vars(fit_trust(keeper.twin, out / NETWORK, recipe, trainer.strategy.root_device))
+            images, device = open_split(replace(data, flip=False), seed=recipe.seed), trainer.strategy.root_device
+            found = fit_trust(keeper.twin, out / NETWORK, images, data.batch_size, recipe.seed, device)
+            document["trust"] = vars(found)
         write_json(out / RESULT, document)
     return result
 
@@ -133,11 +132,9 @@ def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
         if options.source is not None:
             source = build(options.source, options.arguments)
             # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
-            numbers = {key: value for key, value in options.convert.items() if isinstance(value, int)}
-            names = {key: str(numbers[key]) for key in numbers.keys() & {"pool_before", "features"}}
-            said: dict[str, Any] = (
-                {"scale_pool": "mean"} | options.convert | names
-            )  # the mean, so that all levels learn
+            modules = options.convert.keys() & {"pool_before", "features"}
+            names = {key: str(options.convert[key]) for key in modules if isinstance(options.convert[key], int)}
+            said: dict[str, Any] = {"scale_pool": "mean"} | options.convert | names  # so that all levels learn
             network = convert(source, options.lift, **said) if options.file is None else load(options.file, source)
         elif options.file is not None:
             network = load(options.file)
@@ -172,14 +169,12 @@ def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) ->
                 network.scores_and_features(prepared)  # what it is fitted to
     except (RuntimeError, ValueError, TypeError) as error:
         raise ValueError(f"model: the network does not take images of {tuple(image.shape)}: {error}") from error
-    if not isinstance(logits, Tensor):
-        raise ValueError(f"model: networks must return a tensor of logits, got a {type(logits).__name__}")
-    expected = (1, classes, *image.shape[1:]) if recipe.data.segmentation else (1, classes)
-    if logits.shape != expected:
-        rule = f"answers are {expected} for an image of {tuple(image.shape)} and {classes} classes"
-        kind = "segmentation" if recipe.data.segmentation else "classification"
+    kind, sides = ("segmentation", image.shape[1:]) if recipe.data.segmentation else ("classification", ())
+    got = tuple(logits.shape) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+    if got != (1, classes, *sides):
+        rule = f"answers are {(1, classes, *sides)} for an image of {tuple(image.shape)} and {classes} classes"
         way = f"set the number of classes in model.arguments, and use a network for {kind}"
-        raise ValueError(f"model: {rule}, got {tuple(logits.shape)}; {way}")
+        raise ValueError(f"model: {rule}, got {got}; {way}")
 
 
 class Patience(EarlyStopping):
@@ -194,14 +189,6 @@ class Patience(EarlyStopping):
         trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
 
 
-class Bar(RichProgressBar):
-    """The progress bar, without the logger's version number."""
-
-    def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
-        """The numbers that are shown next to the bar."""
-        return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
-
-
 def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
     """Lightning's trainer with the recipe's options."""
     options = recipe.trainer
@@ -212,10 +199,9 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
         callbacks.append(Patience(keeper.monitor, patience=options.patience, mode=mode, strict=False))
     bar = not quiet and sys.stderr.isatty()
     if bar:
-        callbacks.append(Bar(leave=False))
-    strategy: Any = options.strategy
-    if strategy == "auto":
-        strategy = "auto" if devices in (1, "auto") and nodes == 1 else "ddp"
+        callbacks.append(RichProgressBar(leave=False))
+    alone = devices in (1, "auto") and nodes == 1
+    strategy: Any = "ddp" if options.strategy == "auto" and not alone else options.strategy
     if strategy == "fsdp":
         from lightning.pytorch.strategies import ModelParallelStrategy
 
@@ -238,7 +224,7 @@ def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = Fal
                 num_sanity_val_steps=0,
                 use_distributed_sampler=False,
                 log_every_n_steps=options.log_every,
-                logger=TensorBoardLogger(out, name="", version="tensorboard"),
+                logger=TensorBoardLogger(out, name="tensorboard", version=""),
                 callbacks=callbacks,
                 plugins=[AtomicCheckpoints()],
                 enable_progress_bar=bar,

@@ -19,23 +19,17 @@ How = Literal["mean", "select"]
 Fill = Literal["zeros", "reflect"]
 
 
-class TooSmallError(ValueError):
-    """Images that a network cannot take at a scale."""
-
-
 def at_scale(model: Callable[[Tensor], Tensor], images: Tensor, scale: float) -> Tensor:
     """The log-probabilities of a network for resized images; those of pixels are resized back."""
     size, resized = images.shape[2:], rescale_batch(images, scale)
     try:
         logits = as_float(model(resized))
-    except TooSmallError:
-        raise
     except (ValueError, RuntimeError) as error:
         small = min(resized.shape[2:]) < min(size) or isinstance(error, ImageTooSmallError)
         if not small or isinstance(error, torch.OutOfMemoryError):
             raise
         sides = "{} x {} pixels are {} x {}".format(*size, *resized.shape[2:])
-        raise TooSmallError(f"at scale {scale:g}, images of {sides}: {error}") from error
+        raise ImageTooSmallError(f"at scale {scale:g}, images of {sides}: {error}") from error
     if logits.ndim == 2 or logits.shape[2:] == size:
         return logits.log_softmax(1)
     # Antialiased, so that every pixel counts where the answer shrinks.
@@ -77,9 +71,6 @@ def _entropy(log_probabilities: Tensor) -> Tensor:
     """The entropy of each image's answer, averaged over pixels: ``(B,)``."""
     pointwise = -(log_probabilities.exp() * log_probabilities).sum(1)
     return pointwise.flatten(1).mean(1) if pointwise.ndim > 1 else pointwise
-
-
-# --- scale jitter ----------------------------------------------------------------------------------------------------
 
 
 def draw_scales(

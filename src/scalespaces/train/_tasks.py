@@ -15,8 +15,8 @@ from scalespaces.data._augment import PCamAugment
 from scalespaces.models import Card, ScaleNetwork
 from scalespaces.theory._arguments import check_choice
 from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
-from scalespaces.train._finetune import POOL, depths, freeze, head_of, in_head
-from scalespaces.train._levels import supervise
+from scalespaces.train._finetune import depths, freeze, head_of, in_head
+from scalespaces.train._levels import POOL, supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._predict import class_scores
 from scalespaces.train._recipe import Recipe
