@@ -12,12 +12,17 @@ from scalespaces.nn import init
 from scalespaces.theory._arguments import check_integer
 
 
+def arguments_of(layer: type[nn.Module]) -> dict[str, Any]:
+    """The arguments of a layer and their defaults, in order, without device and dtype."""
+    parameters = inspect.signature(layer).parameters.values()
+    return {argument.name: argument.default for argument in parameters if argument.name not in ("device", "dtype")}
+
+
 class Layer(nn.Module):
     """A layer whose repr shows the arguments it was built with."""
 
     def extra_repr(self) -> str:
-        names = [name for name in inspect.signature(type(self)).parameters if name not in ("device", "dtype")]
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in arguments_of(type(self)))
 
 
 class Constants(Layer):
@@ -48,7 +53,7 @@ def _tensor(value: NDArray, device: torch.device | str | None, dtype: torch.dtyp
 class Filters(Layer):
     """A layer with a weight, and a bias unless ``bias=False``; its repr omits arguments that have their default."""
 
-    kernel_size: Any
+    kernel_size: int | tuple[int, ...]
     bias: nn.Parameter | None
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -72,7 +77,7 @@ class Filters(Layer):
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        for name, argument in inspect.signature(type(self)).parameters.items():
-            if argument.default is not argument.empty and name not in ("kernel_size", "bias", "device", "dtype"):
-                text += f", {name}={getattr(self, name)!r}" if getattr(self, name) != argument.default else ""
+        for name, default in arguments_of(type(self)).items():
+            if name not in ("kernel_size", "bias") and default not in (inspect.Parameter.empty, getattr(self, name)):
+                text += f", {name}={getattr(self, name)!r}"
         return text + ("" if self.bias is not None else ", bias=False")

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.nn._base import Filters, Layer
-from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
-from scalespaces.semigroups._graphs import POOL_AXES, POOL_MODES
+from scalespaces.semigroups._graphs import POOL_AXES, POOL_MODES, Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.theory._arguments import check_choice, check_integer, check_real
 
 

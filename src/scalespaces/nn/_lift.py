@@ -1,6 +1,5 @@
 """The lifts of images and of causal signals as layers."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -10,13 +9,12 @@ from torch import Tensor
 from scalespaces.functional import downscale
 from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
 from scalespaces.functional._lift import warn_of_single_samples as warn
-from scalespaces.nn._base import Constants
+from scalespaces.nn._base import Constants, arguments_of
 from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, step_taps
 from scalespaces.space import ScaleSpace
-from scalespaces.theory import Kernel
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
-from scalespaces.theory._kernels import check_zero_scale
+from scalespaces.theory._kernels import Kernel, check_zero_scale
 from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import Base, check_base
 
@@ -92,25 +90,19 @@ class Lift(Constants):
         return downscale(image, n, self.base, method=method, **{name: getattr(self, name) for name in names})
 
     def extra_repr(self) -> str:
-        shown = self.config
-        same = {name for name, default in ARGUMENTS.items() if shown[name] == default} - {"num_levels", "base"}
-        return ", ".join(f"{name}={value!r}" for name, value in shown.items() if name not in same)
+        shown = {k: v for k, v in self.config.items() if k in ("num_levels", "base") or v != ARGUMENTS[k]}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
-ARGUMENTS: dict[str, Any] = {
-    name: parameter.default
-    for name, parameter in inspect.signature(Lift).parameters.items()
-    if name not in ("device", "dtype")
-}
+ARGUMENTS = arguments_of(Lift)
 """The arguments of a lift and their defaults, in order."""
 
 
 class CausalLift(Constants):
-    """Lift signals to scale-spaces that use no future samples; arguments as in
-    :func:`~scalespaces.semigroups.causal_lift`, the kernel a buffer like those of :class:`Lift`.
+    """Lift signals without future samples; arguments as in :func:`~scalespaces.semigroups.causal_lift`.
 
-    On its output :class:`ScaleConv1d`, the poolings and :class:`ScalePool` are causal; batch normalization is causal in
-    eval mode.
+    The kernel is a buffer like those of :class:`Lift`. On its output :class:`ScaleConv1d`, the poolings and
+    :class:`ScalePool` are causal; batch normalization is causal in eval mode.
 
     Shape:
         - Input: :math:`(B, C, T)`

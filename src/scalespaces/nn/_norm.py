@@ -9,8 +9,7 @@ from scalespaces._torch import NormBase
 from scalespaces.functional import scale_batch_norm, scale_dropout
 from scalespaces.nn._base import Layer
 from scalespaces.nn._checkpoint import is_computed_again
-from scalespaces.space import ScaleSpace
-from scalespaces.space._space import check_space
+from scalespaces.space._space import ScaleSpace, check_space
 
 
 class ScaleBatchNorm(NormBase):
@@ -69,9 +68,6 @@ class SyncBatchNorm(TensorBatchNorm):
     """PyTorch's batch normalization over all processes, on any device."""
 
 
-_PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
-
-
 def synchronize(model: nn.Module) -> nn.Module:
     """Let batch normalization compute its statistics over all processes, on any device.
 
@@ -86,11 +82,9 @@ def synchronize(model: nn.Module) -> nn.Module:
     if isinstance(model, ScaleBatchNorm):
         model.sync = True
     elif isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
-        if type(model).forward not in _PLAIN:
-            raise ValueError(
-                f"{type(model).__name__} computes more than batch normalization, so it cannot be synchronized; build "
-                "the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
-            )
+        if type(model).forward not in (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward):
+            remedy = "build the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
+            raise ValueError(f"{type(model).__name__} computes more than batch normalization; {remedy}")
         state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
         layer = SyncBatchNorm(*state, sync=True, device="meta")
         layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training

@@ -21,8 +21,8 @@ class SemigroupConv(Filters):
     Args:
         semigroup: how elements compose and act.
         kernel_size: the window of the filters, an integer for each axis of the signal. It covers the first points of
-            the signal, unless :meth:`~scalespaces.semigroups.Semigroup.window` is overridden. If elements do not move
-            the signal, the filters see all of it only through a window as large as the signal.
+            the signal, unless :meth:`~scalespaces.semigroups.Semigroup.window` is overridden: make it as large as the
+            signal if elements do not move the signal.
 
     Shape:
         - Input: :math:`(B, C_{in}, *X)`; lifted signals :math:`(B, C_{in}, |S|)`

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from scalespaces._extras import require
 from scalespaces.plotting._figure import OKABE_ITO, finish, new_figure
-from scalespaces.space import ScaleSpace
-from scalespaces.space._space import check_space
+from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory import blur_variance
 from scalespaces.theory._arguments import check_choice, check_integer
 

@@ -76,10 +76,7 @@ class Graph:
 
     @classmethod
     def from_laplacian(cls, laplacian: Any, mass: ArrayLike | None = None) -> Self:
-        """Any positive semidefinite matrix that is symmetric under a mass.
-
-        Only pairs of nodes are checked: a matrix that passes may still have negative eigenvalues, which makes the
-        diffusion wrong.
+        """Any positive semidefinite matrix that is symmetric under a mass; only pairs of nodes are checked.
 
         Args:
             laplacian: ``(N, N)``, of SciPy (sparse), torch (sparse or dense) or NumPy.
@@ -162,8 +159,6 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
     """
     x = graph._nodes_first(f)
     for tails in _tails(float(tau), graph.bound, torch.finfo(x.dtype).eps):
-        if not tails:
-            continue
         # x plus the differences D, each times the sum of the coefficients of the S it is part of. The recurrence is in
         # the changes S - x: they are small where x is smooth, and so is their rounding.
         scale = 2 / graph.bound
@@ -258,29 +253,26 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
 def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
     """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for each of several times that add up to tau.
 
-    Each time is as long as all before it together: the signal is smooth when the long times begin, so rounding stays
-    small over many terms.
+    Each time is as long as all before it together: when the long ones begin the signal is smooth, and rounding small.
     """
     doublings = max(0, math.ceil(math.log2(max(tau * bound, 1.0) / _FIRST))) if math.isfinite(tau) else 0
     first = tau / 2**doublings
-    tails = []
-    for time in [first] + [first * 2**i for i in range(doublings)]:
-        law = np.abs(chebyshev_heat(time, bound, eps / 8))
-        tails.append(tuple(np.cumsum(law[:0:-1])[::-1].tolist()))
-    return tuple(tails)
+    times = [first] + [first * 2**i for i in range(doublings)]
+    laws = [np.abs(chebyshev_heat(time, bound, eps / 8)) for time in times]
+    return tuple(tuple(np.cumsum(law[:0:-1])[::-1].tolist()) for law in laws if len(law) > 1)
 
 
 def _nodes_last(x: Tensor, f: Tensor) -> Tensor:
     return x.t().reshape(f.shape).to(f.dtype)
 
 
-def _check(x: Any, ndim: int, what: str) -> None:
+def _check(x: object, ndim: int, what: str) -> None:
     if not isinstance(x, Tensor) or x.ndim != ndim:
         got = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"expected {what}, got {got}" + ("; lift signals with graph_lift first" if ndim == 4 else ""))
 
 
-def _check_graph(graph: Any) -> None:
+def _check_graph(graph: object) -> None:
     if not isinstance(graph, Graph):
         raise TypeError(f"graph must be a Graph, got {type(graph).__name__}; use Graph.from_edges or Graph.from_mesh")
 
@@ -317,10 +309,8 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
         )
     diagonal, flow = weighed.diagonal(), sparse.triu(-(weighed + weighed.T) / 2, 1).tocoo()
     if diagonal.min() < 0 or (flow.data**2 > diagonal[flow.row] * diagonal[flow.col] * (1 + tolerance)).any():
-        raise ValueError(
-            "a Laplacian is positive semidefinite, which this matrix is not; the Laplacian of an adjacency "
-            "matrix W is D - W, with D the diagonal of its row sums"
-        )
+        remedy = "the Laplacian of an adjacency matrix W is D - W, with D the diagonal of its row sums"
+        raise ValueError(f"a Laplacian is positive semidefinite, which this matrix is not; {remedy}")
     return flow
 
 

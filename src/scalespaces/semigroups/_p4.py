@@ -7,14 +7,14 @@ on images by :math:`L_h[f](x) = f(R_h x)`, :math:`x` = (row, column) seen from t
           R_{4+j} = \begin{pmatrix} 1 & 0 \\ 0 & -1 \end{pmatrix} R_j, \qquad j = 0, 1, 2, 3:
 
 element :math:`j` turns the picture :math:`j` times by 90 degrees counterclockwise, element :math:`4 + j` does so after
-mirroring left and right, and element 0 is the identity. A *field* has one channel per element: :math:`F` fields are a
-plain tensor ``(B, F * |H|, height, width)`` with channel = field * :math:`|H|` + element. So pointwise layers, pooling
-over windows and concatenation of channels work on fields unchanged.
+mirroring left and right. A *field* has one channel per element: :math:`F` fields are a plain tensor
+``(B, F * |H|, height, width)``, channel = field * :math:`|H|` + element, so that pointwise layers, pooling over windows
+and concatenation work on them unchanged.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -111,13 +111,9 @@ def p4_conv(
     *,
     group: Group,
     lifting: bool = False,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = "same",
-    dilation: int | Sequence[int] = 1,
     groups: int = 1,
-    padding_mode: PaddingMode = "zeros",
-    scale_padding: str = "zeros",
     index: Tensor | None = None,
+    **sliding: Any,
 ) -> Field:
     r"""Correlation on the group: one plain convolution with the bank of ``expand_filters``.
 
@@ -131,10 +127,11 @@ def p4_conv(
         x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
         weight: ``(F_out, F_in / groups, |H|, [k,] h, w)``, with or without levels; no ``|H|`` when lifting.
         bias: ``(F_out,)``, one for all elements of a field.
-        group: ``"p4"`` or ``"p4m"``; arguments not listed are those of :func:`~scalespaces.functional.scale_conv`.
+        group: ``"p4"`` or ``"p4m"``.
         lifting: for a first layer, whose input has plain channels instead of fields.
         groups: groups of fields.
         index: a precomputed table that layers keep on their device.
+        **sliding: all other arguments of :func:`~scalespaces.functional.scale_conv`.
 
     Example:
         >>> p4_conv(torch.rand(1, 3 * 4, 9, 9), torch.rand(2, 3, 4, 3, 3), group="p4").shape
@@ -154,17 +151,7 @@ def p4_conv(
     if space.levels[0].stride(1) == 1:  # with filters in channels_last, lifted levels keep that format
         bank = bank.movedim(1, -1).contiguous().movedim(-1, 1)
     bias = None if bias is None else bias.unsqueeze(1).expand(-1, n).flatten()
-    out = scale_conv(
-        space,
-        bank,
-        bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        padding_mode=padding_mode,
-        scale_padding=scale_padding,
-    )
+    out = scale_conv(space, bank, bias, groups=groups, **sliding)
     return out.levels[0] if isinstance(x, Tensor) else out  # type: ignore[reportReturnType]
 
 
@@ -207,12 +194,10 @@ def transform_image(image: Tensor, element: int) -> Tensor:
 def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
     r"""The action on fields, :math:`L_g[f](h, z) = f(gh, R_g z)`: turn the grid and permute the elements.
 
-    An equivariant network commutes with it; before the first layer, and after pooling over the group, with
-    ``transform_image``.
+    An equivariant network commutes with it; before the first layer and after pooling the images are only turned.
     """
-    n = order(group)
     _check_element(element, group)
-    fields = _as_fields(transform_image(x, element), n)
+    fields = _as_fields(transform_image(x, element), order(group))
     return take(fields, 2, _permutation(group, element)[0].to(x.device)).flatten(1, 2)
 
 

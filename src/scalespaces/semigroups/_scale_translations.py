@@ -90,10 +90,8 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
     def lifted(self, kernel_size: Sequence[int]) -> Lifted[ScaleShift]:
         """The action on lifted signals, for the paper's filters corr[k,h,w]: centered, over k levels."""
         if self.padding_mode not in ("zeros", "circular"):
-            raise ValueError(
-                "outside the truncation a lifted signal is zero or circular, got "
-                f"padding_mode={self.padding_mode!r}; scale_conv has the other paddings"
-            )
+            got = f"padding_mode={self.padding_mode!r}; scale_conv has the other paddings"
+            raise ValueError(f"outside the truncation a lifted signal is zero or circular, got {got}")
         return LiftedScaleTranslations(self, kernel_size)
 
 

@@ -17,9 +17,8 @@ Element = TypeVar("Element")
 class Semigroup(ABC, Generic[Element]):
     r"""Transformations of signals that can be composed, and need not be invertible.
 
-    A subclass defines three methods: :meth:`compose`, :meth:`act` and :meth:`elements`. The correlation is equivariant
-    if they satisfy the law of a left action, :math:`L_s L_t = L_{st}`; nothing else is assumed. A signal is a tensor
-    ``(B, C, *X)``.
+    A subclass defines :meth:`compose`, :meth:`act` and :meth:`elements`. The correlation is equivariant if they satisfy
+    the law of a left action, :math:`L_s L_t = L_{st}`; nothing else is assumed. A signal is a tensor ``(B, C, *X)``.
 
     Example:
         >>> class Saturations(Semigroup[float]):
@@ -81,7 +80,7 @@ def rounded(s: Any) -> Any:
     return tuple(map(rounded, s)) if isinstance(s, tuple) else s
 
 
-def _check(f: Any, elements: Sequence[Any] | None) -> None:
+def _check(f: object, elements: Sequence[Element] | None) -> None:
     if not isinstance(f, Tensor) or f.ndim < 3 or not f.is_floating_point():
         got = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
         raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one spatial axis, got {got}")
@@ -114,10 +113,8 @@ def semigroup_correlation(
     """
     _check(f, elements)
     if psi.ndim != f.ndim:
-        raise ValueError(
-            f"signals of shape {tuple(f.shape)} need filters (C_out, C_in, *window) of {f.ndim} axes, got shape "
-            f"{tuple(psi.shape)}"
-        )
+        rule = f"signals of shape {tuple(f.shape)} need filters (C_out, C_in, *window) of {f.ndim} axes"
+        raise ValueError(f"{rule}, got shape {tuple(psi.shape)}")
     if psi.shape[1] != f.shape[1]:
         raise ValueError(f"the filters take {psi.shape[1]} channels, got signals of {f.shape[1]}")
     if psi.dtype != f.dtype and not torch.is_autocast_enabled(f.device.type):
@@ -136,10 +133,9 @@ def semigroup_lift(
 
     .. math:: f^\uparrow(s) = L_s[f](x) \qquad\text{or}\qquad f^\uparrow(s) = \sum_{x \in X} L_s[f](x)
 
-    Either way the action becomes a shift: :math:`(L_t f)^\uparrow(s) = f^\uparrow(st)`, see :class:`Lifted`.
-
-    ``at`` is the point x, a number for each axis of X or one for all; ``None`` sums over x. The other arguments are
-    those of :func:`semigroup_correlation`; the lifted signal is ``(B, C, number of elements)``.
+    Either way the action becomes a shift: :math:`(L_t f)^\uparrow(s) = f^\uparrow(st)`, see :class:`Lifted`. ``at`` is
+    the point x, a number for each axis of X or one for all; ``None`` sums over x. The other arguments are those of
+    :func:`semigroup_correlation`; the lifted signal is ``(B, C, number of elements)``.
     """
     _check(f, elements)
     if at is None:

@@ -59,10 +59,8 @@ class ShiftGrid:
         if f.ndim != self.dims + 2:
             raise ValueError(f"signals are (B, C, *X) with {self.dims} spatial axes, got shape {tuple(f.shape)}")
         if self.padding_mode == "circular" and any(m % n for m, n in zip(self.shape, f.shape[2:], strict=True)):
-            raise ValueError(
-                f"on a circular grid the size of a signal must divide the number of shifts, {self.shape}, got "
-                f"{tuple(f.shape[2:])}"
-            )
+            got = f"{tuple(f.shape[2:])} for {self.shape} shifts"
+            raise ValueError(f"on a circular grid the size of a signal must divide the number of shifts, got {got}")
         for axis in reversed(range(self.dims)):
             lengths = len(starts[axis]), len(taps[axis])
             f = self.take(f, axis + 2, starts[axis], taps[axis]).unflatten(axis + 2, lengths)

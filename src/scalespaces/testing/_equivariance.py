@@ -1,8 +1,4 @@
-"""Measure how far a network is from commuting with downscaling and translations, and assert that it does.
-
-The network runs on the image and on the image downscaled or moved, and the levels that should agree are paired and
-compared. A third run, on another image, shows how much the channels vary at all.
-"""
+"""Run a network on an image and on the image downscaled or moved, and pair the levels that should agree."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -116,12 +112,8 @@ def assert_equivariant(
     fixed pattern hides an error. Levels are *left out* as by :func:`equivariance_error`.
 
     Tests that prove nothing are *refused* with a ValueError: no level is left to compare, or only single samples along
-    an axis; the image is constant; no channel of the output depends on it, for instance because all ReLUs are dead
-    (some may be constant, and must then agree); or rounding is larger than the tolerance, because a channel's values
-    are many times larger than its spread. Then use float64.
-
-    Scaling keeps the first pixel in its place, so a network that adds something to each sample based on its index may
-    commute with it. ``translations=True`` finds such networks.
+    an axis; the image is constant; no channel of the output depends on it, as when all ReLUs are dead; or rounding is
+    larger than the tolerance, because a channel's values are many times larger than its spread. Then use float64.
 
     Args:
         model, shifts, lift_arguments: as in :func:`equivariance_error`.
@@ -129,7 +121,8 @@ def assert_equivariant(
         tolerance: the largest difference, relative to the channel's spread. Default: 1e-9 in float64, else 1e-4. A
             difference of 16 roundings of the channel's largest value is always allowed.
         translations: also move the image along each axis by these numbers of pixels, which must be whole samples of
-            every level; True takes the smallest such number. Samples that see a border are left out.
+            every level; True takes the smallest such number. Samples that see a border are left out. This finds
+            networks that treat samples by their index, which may commute with scaling: the first pixel stays.
 
     Example:
         >>> net = torch.nn.Sequential(scalespaces.nn.Lift(4), scalespaces.nn.ScaleConv2d(3, 8, (2, 3, 3)))
@@ -265,11 +258,9 @@ def _moves(
         tried = translations or range(1, side // 2)
         found = [n for n in tried if n > 0 and all(as_integer(n / step) is not None for step in pixels)]
         if len(found) < len(translations or [1]):
-            raise ValueError(
-                f"the image must move by whole samples of every level, {sorted(pixels)} pixels apart, got "
-                f"{translations or 'no move'} within {side} pixels; use common multiples, a larger image (bases such "
-                "as the square root of 2 have none)"
-            )
+            rule = f"the image must move by whole samples of every level, {sorted(pixels)} pixels apart"
+            got = f"{translations or 'no move'} within {side} pixels; use common multiples, or a larger image"
+            raise ValueError(f"{rule}, got {got} (bases such as the square root of 2 have none)")
         return found if translations else found[:1]
     if translations is None:
         base = space.base if isinstance(space.base, float) else 2.0

@@ -1,7 +1,4 @@
-"""Running a model while its lifts are watched: which levels of the output see which lifted levels.
-
-A level that sees past the last lifted level, or a level finer than the image, cannot be exact and is left out.
-"""
+"""Running a model while its lifts are watched: which levels of the output see which lifted levels."""
 
 import math
 import threading
