@@ -1,6 +1,6 @@
 """The scale-space correlation as a layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from scalespaces.functional._conv import check_scale_padding, scale_conv
 from scalespaces.nn._base import Filters
+from scalespaces.semigroups._semigroup import PerAxis
 from scalespaces.space._numbers import as_plain
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.space._window import window_of
@@ -25,10 +26,10 @@ class ScaleConv(Filters):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = "same",
-        dilation: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis | str = "same",
+        dilation: PerAxis = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
@@ -51,7 +52,7 @@ class ScaleConv(Filters):
         shape = self.kernel_size if depth > 1 else size
         self.make_filters((self.out_channels, self.in_channels // self.groups, *shape), bias, device, dtype)
 
-    def _check_size(self, kernel_size: int | Sequence[int]) -> tuple[int, ...]:
+    def _check_size(self, kernel_size: PerAxis) -> tuple[int, ...]:
         size = as_plain(kernel_size)
         size = (1,) + (size,) * self.dims if isinstance(size, int) else size
         if not isinstance(size, tuple) or len(size) != self.dims + 1 or not all(isinstance(n, int) for n in size):

@@ -61,10 +61,7 @@ class GraphConv(Filters):
 
 
 class GraphPool(Layer):
-    """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`.
-
-    If it is called with a graph, means over nodes are weighted by the graph's mass (on a mesh, by area).
-    """
+    """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`."""
 
     def __init__(self, mode: str = "mean", over: str = "both") -> None:
         super().__init__()

@@ -1,7 +1,5 @@
 """Layers on the symmetries of the square, alone or together with scale; conventions are those of the functions."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +7,7 @@ from scalespaces.nn._base import Constants, Layer
 from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn._norm import TensorBatchNorm
 from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, group_pool, order, p4_conv
+from scalespaces.semigroups._semigroup import PerAxis
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode
 
@@ -24,10 +23,10 @@ class P4Conv2d(Constants, ScaleConv):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = "same",
-        dilation: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis | str = "same",
+        dilation: PerAxis = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",

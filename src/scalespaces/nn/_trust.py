@@ -18,16 +18,12 @@ class Trust(Layer):
 
     .. math:: p(y) = \sum_k w_k\, \mathrm{softmax}(T r_k^{-\beta} z_k)(y), \qquad w = \mathrm{softmax}_k\, g(\phi_k)
 
-    :math:`g` is a perceptron, *the same for every level*, of eight statistics :math:`\phi_k` of the level's scores
-    :math:`z_k` and features: how large and how decided the scores are, and how large, sparse and spread the features.
-    The temperature follows the size :math:`r_k` of the features (their root mean square), because a network is too
-    sure of views that excite it more than those it was trained on. Nothing depends on a level's number, so trust
-    commutes with scale. New, it trusts all levels alike: :math:`T = 1, \beta = 0, g = 0`.
-
-    It is trained with the network, or fitted afterwards by :func:`scalespaces.models.calibrate`.
-
-    Args:
-        hidden: units of the perceptron.
+    :math:`g` is a perceptron of ``hidden`` units, *the same for every level*, of eight statistics :math:`\phi_k` of the
+    level's scores :math:`z_k` and features: how large and how decided the scores are, and how large, sparse and spread
+    the features. The temperature follows the size :math:`r_k` of the features (their root mean square), because a
+    network is too sure of views that excite it more than those it was trained on. Nothing depends on a level's number,
+    so trust commutes with scale. New, it trusts all levels alike: :math:`T = 1, \beta = 0, g = 0`. It is trained with
+    the network, or fitted afterwards by :func:`scalespaces.models.calibrate`.
 
     Shape:
         - Input: S levels of scores, (B, classes) or (B, classes, \*spatial), and S levels of features

@@ -68,11 +68,8 @@ def plot_scale_space(
     count = max(len(row) for row in boxes)
     widths = [max([0.66 * widest, *(row[k][1] - left for row in boxes if k < len(row))]) for k in range(count)]
     heights = [max(box[3] for box in row) - top for row in boxes]
-    figure = new_figure(
-        2.1 / widest * sum(widths) + 0.12 * count + 0.4,
-        2.1 / widest * sum(heights) + 0.85 * len(rows) + (0.4 if title else 0.1),
-        into,
-    )
+    across, down = 2.1 / widest * sum(widths), 2.1 / widest * sum(heights)
+    figure = new_figure(across + 0.12 * count + 0.4, down + 0.85 * len(rows) + (0.4 if title else 0.1), into)
     ratios = {"width_ratios": widths, "height_ratios": heights}
     panels = figure.subplots(len(rows), count, squeeze=False, gridspec_kw=ratios)
     for r, (name, space) in enumerate(rows.items()):

@@ -24,7 +24,7 @@ from torch import Tensor
 from scalespaces._torch import constant
 from scalespaces.functional._conv import scale_conv
 from scalespaces.functional._sampling import take
-from scalespaces.semigroups._semigroup import Semigroup
+from scalespaces.semigroups._semigroup import PerAxis, Semigroup
 from scalespaces.semigroups._translations import Shift, ShiftGrid
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -86,10 +86,8 @@ def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index
     n, axes = order(group), 2 if lifting else 3
     if weight.ndim - axes not in (2, 3) or not (lifting or weight.shape[2] == n):
         expected = "(F_out, F_in, [k,] h, w)" if lifting else f"(F_out, F_in, {n}, [k,] h, w)"
-        raise ValueError(
-            f"{'lifting ' if lifting else ''}filters of {group} are {expected}, got shape {tuple(weight.shape)}; "
-            "lifting=True is for filters that read plain channels"
-        )
+        got = f"shape {tuple(weight.shape)}; lifting=True is for filters that read plain channels"
+        raise ValueError(f"{'lifting ' * lifting}filters of {group} are {expected}, got {got}")
     check_square(*weight.shape[-2:])
     depth = weight.shape[axes] if weight.ndim - axes == 3 else 1
     entry = _filter_index(group, weight.shape[-1], depth, lifting)[0].to(weight.device) if index is None else index
@@ -215,9 +213,7 @@ class P4(ShiftGrid, Semigroup[tuple[int, Shift]]):
 
     group: Group = "p4"
 
-    def __init__(
-        self, shape: Sequence[int], first: int | Sequence[int] = 0, padding_mode: PaddingMode = "zeros"
-    ) -> None:
+    def __init__(self, shape: Sequence[int], first: PerAxis = 0, padding_mode: PaddingMode = "zeros") -> None:
         super().__init__(shape, first, padding_mode)
         if len(set(self.shape)) > 1 or self.dims != 2:
             raise ValueError(f"a quarter turn needs a square grid, got shape {self.shape}")

@@ -12,6 +12,7 @@ from scalespaces.functional._sampling import take
 from scalespaces.space._numbers import per_axis
 
 Element = TypeVar("Element")
+PerAxis = int | Sequence[int]  # an integer, or one for each axis
 
 
 class Semigroup(ABC, Generic[Element]):
@@ -123,11 +124,7 @@ def semigroup_correlation(
 
 
 def semigroup_lift(
-    f: Tensor,
-    semigroup: Semigroup[Element],
-    *,
-    at: int | Sequence[int] | None = 0,
-    elements: Sequence[Element] | None = None,
+    f: Tensor, semigroup: Semigroup[Element], *, at: PerAxis | None = 0, elements: Sequence[Element] | None = None
 ) -> Tensor:
     r"""Lift a signal to a function on the semigroup, the paper's equation "lifting".
 

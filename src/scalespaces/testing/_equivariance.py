@@ -22,6 +22,7 @@ from scalespaces.theory._arguments import check_choice, check_integer
 DOWNSCALINGS = ("cascade", "direct", "pillow")
 Downscaling = str | Callable[[Tensor, int], Tensor]
 Model = Callable[[Tensor], Any]
+Rows = Sequence[int] | None  # of a table; None takes all that make sense
 _EXACT = 'Lifts with method="cascade" are exact, as are layers that are the same at all levels, dilated with them. '
 _NO_LIFT = "No nn.Lift ran, so levels whose filters reach past the last one were not found, and were compared. "
 _EXACT_MOVES = "Layers that are the same at all positions are exact. "
@@ -29,12 +30,7 @@ _EXACT_MOVES = "Layers that are the same at all positions are exact. "
 
 @torch.no_grad()
 def equivariance_error(
-    model: Model,
-    image: Tensor,
-    *,
-    downscaling: Downscaling = "cascade",
-    shifts: Sequence[int] | None = None,
-    **lift_arguments: Any,
+    model: Model, image: Tensor, *, downscaling: Downscaling = "cascade", shifts: Rows = None, **lift_arguments: Any
 ) -> EquivarianceTable:
     r"""The paper's equation "error" for a network :math:`\Phi` from images to scale-spaces.
 
@@ -71,12 +67,7 @@ def equivariance_error(
 
 @torch.no_grad()
 def translation_error(
-    model: Model,
-    image: Tensor,
-    *,
-    translations: Sequence[int] | None = None,
-    margin: float | None = 0.25,
-    axis: int = -1,
+    model: Model, image: Tensor, *, translations: Rows = None, margin: float | None = 0.25, axis: int = -1
 ) -> EquivarianceTable:
     r"""How far the network is from commuting with translations along an axis.
 
@@ -100,7 +91,7 @@ def assert_equivariant(
     image: Tensor,
     *,
     tolerance: float | None = None,
-    shifts: Sequence[int] | None = None,
+    shifts: Rows = None,
     translations: bool | Sequence[int] = False,
     **lift_arguments: Any,
 ) -> None:
@@ -148,7 +139,7 @@ def _is_flat(image: Tensor) -> bool:
 
 
 def _downscaled(
-    watched: Watched, image: Tensor, downscaling: Downscaling, shifts: Sequence[int] | None, arguments: dict[str, Any]
+    watched: Watched, image: Tensor, downscaling: Downscaling, shifts: Rows, arguments: dict[str, Any]
 ) -> tuple[Comparison, str, Tensor]:
     """Compare level k of the downscaled image with level k + l of the image.
 
@@ -242,9 +233,7 @@ def cropped(image: Tensor, period: int, side: int) -> Tensor:
     return image
 
 
-def _moves(
-    watched: Watched, image: Tensor, translations: Sequence[int] | None, axis: int, *, whole: bool = False
-) -> list[int]:
+def _moves(watched: Watched, image: Tensor, translations: Rows, axis: int, *, whole: bool = False) -> list[int]:
     """The translations, checked; ``whole`` takes whole samples of every level only, by default the smallest one."""
     if axis not in range(2 - image.ndim, 0):
         raise ValueError(f"axis must be one of the image's last {image.ndim - 2}, counted from -1 down, got {axis}")
