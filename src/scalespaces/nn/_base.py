@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from scalespaces.nn import init
 from scalespaces.theory._arguments import check_integer
 
+Device = torch.device | str | None
+Dtype = torch.dtype | None
+
 
 def arguments_of(layer: type[nn.Module]) -> dict[str, Any]:
     """The arguments of a layer and their defaults, in order, without device and dtype."""
@@ -28,9 +31,7 @@ class Layer(nn.Module):
 class Constants(Layer):
     """A layer with constant buffers: they follow ``.to()``, in at least float32, and stay out of checkpoints."""
 
-    def register_constant(
-        self, name: str, value: NDArray, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def register_constant(self, name: str, value: NDArray, device: Device = None, dtype: Dtype = None) -> None:
         """Register an array as a buffer; floating-point numbers have the default dtype unless one is given."""
         number = dtype or torch.get_default_dtype() if value.dtype.kind == "f" else torch.int64
         self.register_buffer(name, _tensor(value, device, number), persistent=False)
@@ -45,7 +46,7 @@ class Constants(Layer):
         return self
 
 
-def _tensor(value: NDArray, device: torch.device | str | None, dtype: torch.dtype) -> Tensor:
+def _tensor(value: NDArray, device: Device, dtype: torch.dtype) -> Tensor:
     lowest = torch.float32 if dtype.is_floating_point else dtype
     return torch.tensor(value, device=device, dtype=torch.promote_types(dtype, lowest))
 
@@ -61,9 +62,7 @@ class Filters(Layer):
         self.in_channels = check_integer("in_channels", in_channels, 1)
         self.out_channels = check_integer("out_channels", out_channels, 1)
 
-    def make_filters(
-        self, shape: Sequence[int], bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> None:
+    def make_filters(self, shape: Sequence[int], bias: bool, device: Device, dtype: Dtype) -> None:
         """Register the parameters; ``shape`` is that of the weight."""
         self.weight = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(shape[0], device=device, dtype=dtype)) if bias else None

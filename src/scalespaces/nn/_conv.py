@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 
 from scalespaces.functional._conv import check_scale_padding, scale_conv
-from scalespaces.nn._base import Filters
+from scalespaces.nn._base import Device, Dtype, Filters
 from scalespaces.semigroups._semigroup import PerAxis
 from scalespaces.space._numbers import as_plain
 from scalespaces.space._space import ScaleSpace, check_space
@@ -34,8 +33,8 @@ class ScaleConv(Filters):
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
         scale_padding: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(in_channels, out_channels)
         self.kernel_size, self.groups = self._check_size(kernel_size), check_integer("groups", groups, 1)

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from scalespaces.functional import downscale
 from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
 from scalespaces.functional._lift import warn_of_single_samples as warn
-from scalespaces.nn._base import Constants, arguments_of
-from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, step_taps
+from scalespaces.nn._base import Constants, Device, Dtype, arguments_of
+from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
@@ -51,8 +50,8 @@ class Lift(Constants):
         padding_mode: PaddingMode = "reflect",
         truncation: float = 4.0,
         dims: int = 2,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         base = check_base(base)
@@ -120,8 +119,8 @@ class CausalLift(Constants):
         stages: int = 4,
         sampling: str = "pyramid",
         padding_mode: PaddingMode = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         self.num_levels, self.base = check_integer("num_levels", num_levels, 1), check_causal_base(base)
@@ -129,7 +128,7 @@ class CausalLift(Constants):
         self.sampling = check_choice("sampling", sampling, CAUSAL_SAMPLINGS)
         self.padding_mode: PaddingMode = check_causal_padding(padding_mode)
         self._kernel = (self.base, self.zero_scale, self.stages)
-        self.register_constant("taps", step_taps(*self._kernel), device, dtype)
+        self.register_constant("taps", causal_taps(*self._kernel)[0].numpy(), device, dtype)
 
     def forward(self, signal: Tensor) -> ScaleSpace:
         """Lift."""

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from scalespaces._torch import NormBase
 from scalespaces.functional import scale_batch_norm, scale_dropout
-from scalespaces.nn._base import Layer
+from scalespaces.nn._base import Device, Dtype, Layer
 from scalespaces.nn._checkpoint import is_computed_again
 from scalespaces.space._space import ScaleSpace, check_space
 
@@ -31,8 +30,8 @@ class ScaleBatchNorm(NormBase):
         affine: bool = True,
         track_running_stats: bool = True,
         sync: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sync = sync
@@ -45,10 +44,9 @@ class ScaleBatchNorm(NormBase):
             self.num_batches_tracked.add_(1)
             if momentum is None:  # a plain average over all batches so far
                 momentum = 1.0 / float(self.num_batches_tracked)
-        mean, var = (None, None) if again else (self.running_mean, self.running_var)
-        settings = (self.training, momentum or 0.0, self.eps)
-        affine = (self.weight, self.bias)
-        return scale_batch_norm(input, mean, var, *affine, *settings, elements=self.elements, sync=self.sync)
+        statistics = (None, None) if again else (self.running_mean, self.running_var)
+        settings = (self.weight, self.bias, self.training, momentum or 0.0, self.eps)
+        return scale_batch_norm(input, *statistics, *settings, elements=self.elements, sync=self.sync)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")
@@ -64,10 +62,6 @@ class TensorBatchNorm(ScaleBatchNorm):
         return super().forward(input)
 
 
-class SyncBatchNorm(TensorBatchNorm):
-    """PyTorch's batch normalization over all processes, on any device."""
-
-
 def synchronize(model: nn.Module) -> nn.Module:
     """Let batch normalization compute its statistics over all processes, on any device.
 
@@ -77,7 +71,7 @@ def synchronize(model: nn.Module) -> nn.Module:
 
     Example:
         >>> [type(layer).__name__ for layer in synchronize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
-        ['Conv2d', 'SyncBatchNorm']
+        ['Conv2d', 'TensorBatchNorm']
     """
     if isinstance(model, ScaleBatchNorm):
         model.sync = True
@@ -86,7 +80,7 @@ def synchronize(model: nn.Module) -> nn.Module:
             remedy = "build the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
             raise ValueError(f"{type(model).__name__} computes more than batch normalization; {remedy}")
         state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
-        layer = SyncBatchNorm(*state, sync=True, device="meta")
+        layer = TensorBatchNorm(*state, sync=True, device="meta")
         layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training
         return layer
     for name, child in model.named_children():

@@ -1,9 +1,8 @@
 """Layers on the symmetries of the square, alone or together with scale; conventions are those of the functions."""
 
-import torch
 from torch import Tensor, nn
 
-from scalespaces.nn._base import Constants, Layer
+from scalespaces.nn._base import Constants, Device, Dtype, Layer
 from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn._norm import TensorBatchNorm
 from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, group_pool, order, p4_conv
@@ -32,8 +31,8 @@ class P4Conv2d(Constants, ScaleConv):
         padding_mode: PaddingMode = "zeros",
         scale_padding: str = "zeros",
         lifting: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         for name, fields in (("in_channels", in_channels), ("out_channels", out_channels)):
             if check_integer(name, fields, 1) % check_integer("groups", groups, 1):

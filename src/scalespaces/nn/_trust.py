@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from scalespaces.functional import resample, trust
 from scalespaces.functional._trust import SIZE, STATISTICS, level_statistics
-from scalespaces.nn._base import Layer
+from scalespaces.nn._base import Device, Dtype, Layer
 from scalespaces.nn._norm import ScaleBatchNorm
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer
@@ -36,9 +36,7 @@ class Trust(Layer):
         [0.3333333432674408, 0.3333333432674408, 0.3333333432674408]
     """
 
-    def __init__(
-        self, hidden: int = 16, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, hidden: int = 16, device: Device = None, dtype: Dtype = None) -> None:
         super().__init__()
         self.hidden = check_integer("hidden", hidden, 1)
         place = {"device": device, "dtype": dtype}

@@ -13,7 +13,7 @@ from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.space._space import ScaleSpace
 from scalespaces.space._window import window_of
 from scalespaces.theory import blur_variance, causal_kernel
-from scalespaces.theory._arguments import Array, check_choice, check_integer
+from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
 from scalespaces.theory._padding import PaddingMode
 
@@ -92,14 +92,10 @@ def causal_lift(
     return apply_causal_lift(signal, causal_taps(*kernel)[0], kernel, num_levels, sampling, padding_mode)
 
 
-def step_taps(base: float, zero_scale: float, stages: int) -> Array:
-    """The blur of one step; its last tap reads the newest sample."""
-    return causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()
-
-
 @constant
 def causal_taps(base: float, zero_scale: float, stages: int) -> tuple[Tensor]:
-    return (torch.as_tensor(step_taps(base, zero_scale, stages)),)
+    """The blur of one step; its last tap reads the newest sample."""
+    return (torch.from_numpy(causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()),)
 
 
 def apply_causal_lift(

@@ -95,8 +95,7 @@ class Graph:
         ends = np.stack([flow.row, flow.col]).astype(np.int64)
         weights = flow.data / m[ends]
         means = np.maximum(weights, 0.0)
-        total = np.zeros(n)
-        np.add.at(total, ends, means)
+        total = np.bincount(ends.ravel(), means.ravel(), n)
         means = means / np.where(total > 0, total, 1.0)[ends]
         arrays = (ends, weights, means, m, sums if sums.any() else None)
         tensors: Any = [None if array is None else torch.tensor(array, device=device) for array in arrays]
@@ -180,10 +179,8 @@ def graph_lift(f: Tensor, num_levels: int = 4, tau: float = 1.0, *, graph: Graph
     the second on: bit for bit on a CPU, and up to rounding on devices that sum in no fixed order.
 
     Args:
-        f: ``(B, C, N)``; the result is ``(B, C, S, N)``.
-        num_levels: S.
+        f: ``(B, C, N)`` on the nodes of ``graph``; the result is ``(B, C, num_levels, N)``.
         tau: time from one level to the next; its unit is one over the weights of the graph, on a mesh area.
-        graph: the graph.
     """
     check_integer("num_levels", num_levels, 1)
     _check(f, 3, "a signal (B, C, N)")
@@ -206,10 +203,8 @@ def graph_conv(
     shift of levels; it depends on the graph only through L, so it commutes with permutations of the nodes.
 
     Args:
-        x: ``(B, C_in, S, N)``.
-        weight: ``(C_out, C_in, k, 2)``.
-        bias: ``(C_out,)``.
-        graph: the graph.
+        x: ``(B, C_in, S, N)`` on the nodes of ``graph``.
+        weight, bias: ``(C_out, C_in, k, 2)`` and ``(C_out,)``.
         scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``, as in :func:`scalespaces.functional.scale_conv`.
     """
     _check(x, 4, "levels (B, C, S, N)")
@@ -227,11 +222,10 @@ def graph_conv(
 
 
 def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, over: str = "both") -> Tensor:
-    """Reduce over levels, nodes or both.
+    """The ``"mean"`` or ``"max"`` of levels ``(B, C, S, N)`` over levels, nodes or both.
 
     Args:
-        x: ``(B, C, S, N)``.
-        mode: ``"mean"`` or ``"max"``.
+        x, mode: the levels, and which of the two.
         graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves such means
             (not with the symmetric normalization).
         over: ``"both"`` leaves ``(B, C)``, ``"levels"`` ``(B, C, N)``, ``"nodes"`` ``(B, C, S)``.
@@ -303,10 +297,8 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
 
     weighed: Any = sparse.diags_array(mass) @ matrix
     if abs(weighed - weighed.T).max() > tolerance * abs(weighed).max() or matrix[mass == 0].nnz:
-        raise ValueError(
-            "a Laplacian is symmetric under its mass, mass[i] * L[i, j] == mass[j] * L[j, i], which this one is not; "
-            "pass its mass (for a random walk the degrees), or make a directed graph undirected first"
-        )
+        rule = "a Laplacian is symmetric under its mass, mass[i] * L[i, j] == mass[j] * L[j, i], which this one is not"
+        raise ValueError(f"{rule}; pass its mass (for a random walk the degrees), or make a directed graph undirected")
     diagonal, flow = weighed.diagonal(), sparse.triu(-(weighed + weighed.T) / 2, 1).tocoo()
     if diagonal.min() < 0 or (flow.data**2 > diagonal[flow.row] * diagonal[flow.col] * (1 + tolerance)).any():
         remedy = "the Laplacian of an adjacency matrix W is D - W, with D the diagonal of its row sums"

@@ -179,12 +179,7 @@ def _check_element(element: int, group: Group) -> None:
 
 
 def transform_image(image: Tensor, element: int) -> Tensor:
-    r"""The action on images about their center, :math:`L_h[f](x) = f(R_h x)`: any ``(.., height, width)``.
-
-    Example:
-        >>> transform_image(torch.tensor([[1, 2], [3, 4]]), 1).tolist()
-        [[2, 4], [1, 3]]
-    """
+    """The action on images about their center, :math:`L_h[f](x) = f(R_h x)`: any ``(.., height, width)``."""
     _check_element(element, "p4m")
     return torch.rot90(image.flip(-1) if element >= 4 else image, element % 4, (-2, -1))
 

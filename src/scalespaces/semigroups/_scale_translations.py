@@ -83,9 +83,8 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
         return [(k, z) for k in range(self.num_levels) for z in self.shifts()]
 
     def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
-        levels = enumerate(self.levels(f).levels)
-        steps = {k: self.base**k for k in range(self.num_levels)}
-        return torch.cat([self.read_all(f, [range(0, steps[k] * n, steps[k]) for n in shape]) for k, f in levels], 2)
+        taps = [[range(0, self.base**k * n, self.base**k) for n in shape] for k in range(self.num_levels)]
+        return torch.cat([self.read_all(*pair) for pair in zip(self.levels(f).levels, taps, strict=True)], 2)
 
     def lifted(self, kernel_size: Sequence[int]) -> Lifted[ScaleShift]:
         """The action on lifted signals, for the paper's filters corr[k,h,w]: centered, over k levels."""

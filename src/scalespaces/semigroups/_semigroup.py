@@ -147,12 +147,8 @@ class Lifted(Semigroup[Element]):
     r"""The action of a semigroup on functions on itself, :math:`L_s[f](t) = f(ts)`: a shift.
 
     A signal is ``(B, C, |S|)``, its values in the order of ``semigroup.elements()``, as the correlation returns them. A
-    product outside these elements reads zero: that is the truncation boundary. The products of all elements with the
-    support are computed once, one by one, so choose a small support.
-
-    Args:
-        semigroup: the semigroup.
-        support: the elements under the filters, which are ``(C_out, C_in, len(support))``. All by default.
+    product outside these elements reads zero: that is the truncation boundary. Filters ``(C_out, C_in, len(support))``
+    are on the elements of ``support``, by default all. Choose few: their products with all elements are tabulated.
     """
 
     def __init__(self, semigroup: Semigroup[Element], support: Iterable[Element] | None = None) -> None:

@@ -44,8 +44,7 @@ def equivariance_error(
 
     Args:
         model: a network with a method ``scores(image)``, whose levels' scores are measured; or any function from
-            ``(B, C, *spatial)`` to a ScaleSpace. Its modules run in evaluation mode.
-        image: the image :math:`f`.
+            ``(B, C, *spatial)`` to a ScaleSpace. Its modules run in evaluation mode on the image :math:`f`.
         downscaling: ``"cascade"`` is :math:`D^\ell`, the generator; ``"direct"`` the paper's
             :math:`S_{c^{-\ell}}`; ``"pillow"`` Pillow's antialiased bicubic resize, on the same grid; or a function
             of the image and :math:`\ell`.
@@ -71,8 +70,8 @@ def translation_error(
 ) -> EquivarianceTable:
     r"""How far the network is from commuting with translations along an axis.
 
-    Level :math:`k` of the moved image is compared with level :math:`k` of the image, read at the moved position: by
-    linear interpolation where that lies between samples.
+    Level :math:`k` of the moved image is compared with level :math:`k` of the image, interpolated linearly at the moved
+    position.
 
     Args:
         model, image: as in :func:`equivariance_error`; the levels must have positions, so no score vectors.
@@ -141,10 +140,7 @@ def _is_flat(image: Tensor) -> bool:
 def _downscaled(
     watched: Watched, image: Tensor, downscaling: Downscaling, shifts: Rows, arguments: dict[str, Any]
 ) -> tuple[Comparison, str, Tensor]:
-    """Compare level k of the downscaled image with level k + l of the image.
-
-    Also returned: how levels differ in the levels they see, if they do, and the least downscaled image.
-    """
+    """The comparison, how levels differ in the lifted levels they see, if they do, and the least downscaled image."""
     if not image.isfinite().all():
         raise ValueError("the image has values that are not finite, so no network can be judged by it; replace them")
     whole, again = watched(image), watched(image)
