@@ -97,8 +97,7 @@ class ScaleConv2d(ScaleConv):
     .. math:: [\psi \star f]^o_k(z) = \sum_{i,\ell,y} \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(c^k y + z)
 
     Commutes with :func:`~scalespaces.functional.scale_shift` to machine precision, except at levels whose filter
-    reaches past the last one, where it reads what ``scale_padding`` puts there. The spacing of the taps follows from
-    the sampling of the input.
+    reaches past the last one, where it reads what ``scale_padding`` puts there. Taps follow the sampling of the input.
 
     Args:
         kernel_size: ``(k, h, w)``: levels, height and width of the filter; an integer ``n`` stands for ``(1, n, n)``.

@@ -24,9 +24,8 @@ PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
 class Lift(Constants):
     """Lift images to scale-spaces; arguments as in :func:`~scalespaces.functional.lift`.
 
-    ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers, of ``device`` and
-    ``dtype``: they follow ``.to()``, but not to half precision, and stay out of checkpoints. Images of higher precision
-    are lifted in that precision.
+    ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers that follow
+    ``.to()`` and stay out of checkpoints; they are never less precise than float32 or the images.
 
     Shape:
         - Input: :math:`(B, C, H, W)`; signals or volumes with ``dims=1`` or ``3``

@@ -16,8 +16,7 @@ class ScaleBatchNorm(NormBase):
 
     Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of
     samples. Arguments, parameters and buffers are those of ``nn.BatchNorm2d``; ``sync`` computes the statistics over
-    all processes of ``torch.distributed``, on any device. In eval mode it commutes with scale; in training the
-    statistics depend on which levels exist.
+    all processes of ``torch.distributed``, on any device. It commutes with scale in eval mode, not in training.
     """
 
     elements = 1  # consecutive channels that share their statistics
@@ -66,8 +65,7 @@ def synchronize(model: nn.Module) -> nn.Module:
     """Let batch normalization compute its statistics over all processes, on any device.
 
     ``nn.SyncBatchNorm.convert_sync_batchnorm`` does so on GPUs only. This sets ``sync`` of our layers, and replaces
-    PyTorch's layers by ours, with the same parameters and buffers under the same names. The model is changed in place,
-    unless it is itself a PyTorch layer.
+    those of PyTorch by ours with the same state dict: in place, unless the model itself is such a layer.
 
     Example:
         >>> [type(layer).__name__ for layer in synchronize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]

@@ -66,8 +66,7 @@ class GlobalPool(Layer):
 class ScalePool(Layer):
     """Combine levels on the grid of level 0; arguments as in :func:`scalespaces.functional.scale_pool`.
 
-    ``ScalePool("trust")`` has parameters, in its attribute ``trust``, a :class:`Trust`. It is called with the levels'
-    scores and their features.
+    ``ScalePool("trust")`` is called with the levels' scores and features; its parameters are a :class:`Trust`.
     """
 
     trust: Trust | None

@@ -18,9 +18,8 @@ class SemigroupConv(Filters):
     the semigroup, so the next layer takes :class:`~scalespaces.semigroups.Lifted`, with pointwise layers in between.
 
     Args:
-        kernel_size: the window of the filters, an integer for each axis of the signal. It covers the first points of
-            the signal, unless :meth:`~scalespaces.semigroups.Semigroup.window` is overridden: make it as large as the
-            signal if elements do not move the signal.
+        kernel_size: the :meth:`~scalespaces.semigroups.Semigroup.window` of the filters, an integer for each axis of
+            the signal: as large as the signal if elements do not move it.
 
     Shape:
         - Input: :math:`(B, C_{in}, *X)`; lifted signals :math:`(B, C_{in}, |S|)`

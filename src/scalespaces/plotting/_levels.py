@@ -105,8 +105,7 @@ def plot_correlation(
 
     Each stack except the last shows the levels of ``x`` where they lie in the image, finest at the bottom. The samples
     that the output at one level depends on are colored: where its gradient is not 0, the paler the smaller it is
-    compared with the largest of that level. The stack on the right is the output :math:`g`, with these outputs in the
-    same colors, all at the middle of the image.
+    compared with the largest of that level. The stack on the right is the output :math:`g`, with these outputs.
 
     Args:
         layer: from scale-spaces to scale-spaces; filters of ones show where taps lie, others what they weigh.

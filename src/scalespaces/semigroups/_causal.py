@@ -78,8 +78,7 @@ def causal_lift(
     Args:
         signal: ``(B, C, time)``, of any length, lifted to ``num_levels`` levels.
         base: :math:`c`, an integer of at least 2.
-        zero_scale: :math:`s_0`, the variance of the blur that the signal already has.
-        stages: number of stages of the blur.
+        zero_scale, stages: :math:`s_0`, the variance that the signal's blur already has, and the stages of the blur.
         sampling: ``"pyramid"`` keeps every :math:`c^k`-th sample at level :math:`k`, counted back from the newest;
             ``"dense"`` keeps all, so that the output for a moment does not change as the record grows.
         padding_mode: what lies before the record: ``"zeros"``, or its first sample with ``"replicate"``.

@@ -7,9 +7,8 @@ on images by :math:`L_h[f](x) = f(R_h x)`, :math:`x` = (row, column) seen from t
           R_{4+j} = \begin{pmatrix} 1 & 0 \\ 0 & -1 \end{pmatrix} R_j, \qquad j = 0, 1, 2, 3:
 
 element :math:`j` turns the picture :math:`j` times by 90 degrees counterclockwise, element :math:`4 + j` does so after
-mirroring left and right. A *field* has one channel per element: :math:`F` fields are a plain tensor
-``(B, F * |H|, height, width)``, channel = field * :math:`|H|` + element, so that pointwise layers, pooling over windows
-and concatenation work on them unchanged.
+mirroring left and right. A *field* has one channel per element: :math:`F` fields are a tensor
+``(B, F * |H|, height, width)``, channel = field * :math:`|H|` + element, on which pointwise layers and pooling work.
 """
 
 from collections.abc import Sequence

@@ -45,12 +45,10 @@ def equivariance_error(
     Args:
         model: a network with a method ``scores(image)``, whose levels' scores are measured; or any function from
             ``(B, C, *spatial)`` to a ScaleSpace. Its modules run in evaluation mode on the image :math:`f`.
-        downscaling: ``"cascade"`` is :math:`D^\ell`, the generator; ``"direct"`` the paper's
-            :math:`S_{c^{-\ell}}`; ``"pillow"`` Pillow's antialiased bicubic resize, on the same grid; or a function
-            of the image and :math:`\ell`.
+        downscaling: ``"cascade"`` is :math:`D^\ell`, the generator; ``"direct"`` the paper's :math:`S_{c^{-\ell}}`;
+            ``"pillow"`` Pillow's antialiased bicubic resize; or a function of the image and :math:`\ell`.
         shifts: the :math:`\ell` of the rows. Default: all that leave a level and an image large enough for the network.
-        **lift_arguments: base, zero_scale, kernel and padding_mode of the downscaling. Default: those of the model's
-            lift, if it has one.
+        **lift_arguments: base, zero_scale, kernel and padding_mode of the downscaling. Default: those of the lift.
 
     Example:
         >>> image = torch.rand(1, 1, 64, 64, dtype=torch.float64)
@@ -70,8 +68,7 @@ def translation_error(
 ) -> EquivarianceTable:
     r"""How far the network is from commuting with translations along an axis.
 
-    Level :math:`k` of the moved image is compared with level :math:`k` of the image, interpolated linearly at the moved
-    position.
+    Level :math:`k` of the moved image is compared with that of the image, interpolated linearly at the moved position.
 
     Args:
         model, image: as in :func:`equivariance_error`; the levels must have positions, so no score vectors.
