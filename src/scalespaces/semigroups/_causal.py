@@ -78,7 +78,8 @@ def causal_lift(
     Args:
         signal: ``(B, C, time)``, of any length, lifted to ``num_levels`` levels.
         base: :math:`c`, an integer of at least 2.
-        zero_scale, stages: :math:`s_0`, the variance that the signal's blur already has, and the stages of the blur.
+        zero_scale: :math:`s_0`, the variance of the blur that the signal already has.
+        stages: number of stages of the blur.
         sampling: ``"pyramid"`` keeps every :math:`c^k`-th sample at level :math:`k`, counted back from the newest;
             ``"dense"`` keeps all, so that the output for a moment does not change as the record grows.
         padding_mode: what lies before the record: ``"zeros"``, or its first sample with ``"replicate"``.
@@ -129,6 +130,6 @@ def causal_downscale(
     stages: int = 4,
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:
-    """Downscale a signal by :math:`D^n`, arguments as in :func:`causal_lift`; the newest sample keeps its place."""
+    """Downscale by :math:`c^n` without looking ahead, by the :math:`D` of :func:`causal_lift`; arguments as there."""
     number = check_integer("n", n, 0) + 1
     return causal_lift(signal, number, base, zero_scale=zero_scale, stages=stages, padding_mode=padding_mode).levels[n]

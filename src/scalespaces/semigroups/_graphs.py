@@ -76,7 +76,9 @@ class Graph:
 
     @classmethod
     def from_laplacian(cls, laplacian: Any, mass: ArrayLike | None = None) -> Self:
-        """Any positive semidefinite matrix that is symmetric under a mass; only pairs of nodes are checked.
+        """Any positive semidefinite matrix that is symmetric under a mass.
+
+        Only pairs of nodes are checked. Negative eigenvalues that pass this check make the diffusion wrong.
 
         Args:
             laplacian: ``(N, N)``, of SciPy (sparse), torch (sparse or dense) or NumPy.

@@ -124,9 +124,8 @@ def p4_conv(
         x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
         weight: ``(F_out, F_in / groups, |H|, [k,] h, w)``, with or without levels; no ``|H|`` when lifting.
         bias: ``(F_out,)``, one for all elements of a field.
-        group: ``"p4"`` or ``"p4m"``.
+        group, groups: ``"p4"`` or ``"p4m"``; and the number of groups of fields.
         lifting: for a first layer, whose input has plain channels instead of fields.
-        groups: groups of fields.
         index: a precomputed table that layers keep on their device.
         **sliding: all other arguments of :func:`~scalespaces.functional.scale_conv`.
 

@@ -25,11 +25,8 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
 
     :math:`f_k` is level k of the lift, densely sampled. With ``method="cascade"`` and ``padding_mode="circular"`` the
     law is exact when :math:`c^k` divides the size. With ``"direct"``, the paper's blur, it holds up to the aliasing
-    that the zero-scale lets pass; with other paddings it holds away from the borders.
-
-    Args:
-        shape: the shifts along each axis, one per pixel. All other arguments are as in
-            :func:`~scalespaces.functional.lift`, with an integer base.
+    that the zero-scale lets pass; with other paddings it holds away from the borders. ``shape`` counts the shifts along
+    each axis, one per pixel; all other arguments are as in :func:`~scalespaces.functional.lift`, with an integer base.
     """
 
     def __init__(
