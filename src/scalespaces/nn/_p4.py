@@ -97,8 +97,7 @@ class P4BatchNorm(TensorBatchNorm):
 class P4MBatchNorm(P4BatchNorm):
     """Batch normalization with one set of statistics per field, over batch, the 8 elements, levels and space.
 
-    Arguments are those of :class:`ScaleBatchNorm`, ``num_features`` the number of fields. It commutes with the
-    symmetries of the square, also in training.
+    Arguments as in :class:`ScaleBatchNorm`, with ``num_features`` fields. It is equivariant in training, too.
     """
 
     elements = 8

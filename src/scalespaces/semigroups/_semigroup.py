@@ -103,8 +103,7 @@ def semigroup_correlation(
         f: signals ``(B, C_in, *X)``. For functions on the semigroup itself pass :class:`Lifted`.
         psi: filters ``(C_out, C_in, *window)``; :meth:`Semigroup.window` defines where the window lies.
         semigroup: how elements compose and act.
-        elements: where to evaluate; by default at the elements of the semigroup. The result, a function on the
-            semigroup, is ``(B, C_out, number of elements)``.
+        elements: where to evaluate, by default at the semigroup's. The result is ``(B, C_out, number of elements)``.
 
     Example:
         >>> f, psi = torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)
