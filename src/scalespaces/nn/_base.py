@@ -54,7 +54,7 @@ def _tensor(value: NDArray, device: Device, dtype: torch.dtype) -> Tensor:
 class Filters(Layer):
     """A layer with a weight, and a bias unless ``bias=False``; its repr omits arguments that have their default."""
 
-    kernel_size: int | tuple[int, ...]
+    kernel_size: Any
     bias: nn.Parameter | None
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
