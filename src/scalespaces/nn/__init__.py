@@ -11,32 +11,9 @@ from scalespaces.nn._pool import GlobalPool, Resample, ScaleAvgPool, ScaleBlurPo
 from scalespaces.nn._semigroup import SemigroupConv
 from scalespaces.nn._trust import Trust
 
-__all__ = [
-    "CausalLift",
-    "GlobalPool",
-    "GraphConv",
-    "GraphLift",
-    "GraphPool",
-    "Lift",
-    "P4BatchNorm",
-    "P4Conv2d",
-    "P4MBatchNorm",
-    "P4MConv2d",
-    "P4MPool",
-    "P4Pool",
-    "Resample",
-    "ScaleAvgPool",
-    "ScaleBatchNorm",
-    "ScaleBlurPool",
-    "ScaleConv1d",
-    "ScaleConv2d",
-    "ScaleConv3d",
-    "ScaleDropout",
-    "ScaleMaxPool",
-    "ScalePool",
-    "SemigroupConv",
-    "Trust",
-    "checkpoint",
-    "init",
-    "synchronize",
-]
+__all__ = ["CausalLift", "GraphLift", "Lift"]
+__all__ += ["GraphConv", "P4Conv2d", "P4MConv2d", "ScaleConv1d", "ScaleConv2d", "ScaleConv3d", "SemigroupConv"]
+__all__ += ["P4BatchNorm", "P4MBatchNorm", "ScaleBatchNorm", "ScaleDropout", "synchronize"]
+__all__ += ["GlobalPool", "GraphPool", "P4MPool", "P4Pool", "ScaleAvgPool", "ScaleBlurPool", "ScaleMaxPool"]
+__all__ += ["Resample", "ScalePool", "Trust"]
+__all__ += ["checkpoint", "init"]

@@ -11,21 +11,27 @@ from torch import Tensor, nn
 from scalespaces.nn import init
 from scalespaces.theory._arguments import check_integer
 
+Device = torch.device | str | None
+Dtype = torch.dtype | None
+
+
+def arguments_of(layer: type[nn.Module]) -> dict[str, Any]:
+    """The arguments of a layer and their defaults, in order, without device and dtype."""
+    parameters = inspect.signature(layer).parameters.values()
+    return {argument.name: argument.default for argument in parameters if argument.name not in ("device", "dtype")}
+
 
 class Layer(nn.Module):
     """A layer whose repr shows the arguments it was built with."""
 
     def extra_repr(self) -> str:
-        names = [name for name in inspect.signature(type(self)).parameters if name not in ("device", "dtype")]
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in arguments_of(type(self)))
 
 
 class Constants(Layer):
     """A layer with constant buffers: they follow ``.to()``, in at least float32, and stay out of checkpoints."""
 
-    def register_constant(
-        self, name: str, value: NDArray, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def register_constant(self, name: str, value: NDArray, device: Device = None, dtype: Dtype = None) -> None:
         """Register an array as a buffer; floating-point numbers have the default dtype unless one is given."""
         number = dtype or torch.get_default_dtype() if value.dtype.kind == "f" else torch.int64
         self.register_buffer(name, _tensor(value, device, number), persistent=False)
@@ -40,7 +46,7 @@ class Constants(Layer):
         return self
 
 
-def _tensor(value: NDArray, device: torch.device | str | None, dtype: torch.dtype) -> Tensor:
+def _tensor(value: NDArray, device: Device, dtype: torch.dtype) -> Tensor:
     lowest = torch.float32 if dtype.is_floating_point else dtype
     return torch.tensor(value, device=device, dtype=torch.promote_types(dtype, lowest))
 
@@ -56,9 +62,7 @@ class Filters(Layer):
         self.in_channels = check_integer("in_channels", in_channels, 1)
         self.out_channels = check_integer("out_channels", out_channels, 1)
 
-    def make_filters(
-        self, shape: Sequence[int], bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> None:
+    def make_filters(self, shape: Sequence[int], bias: bool, device: Device, dtype: Dtype) -> None:
         """Register the parameters; ``shape`` is that of the weight."""
         self.weight = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(shape[0], device=device, dtype=dtype)) if bias else None
@@ -72,7 +76,7 @@ class Filters(Layer):
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        for name, argument in inspect.signature(type(self)).parameters.items():
-            if argument.default is not argument.empty and name not in ("kernel_size", "bias", "device", "dtype"):
-                text += f", {name}={getattr(self, name)!r}" if getattr(self, name) != argument.default else ""
+        for name, default in arguments_of(type(self)).items():
+            if name not in ("kernel_size", "bias") and default not in (inspect.Parameter.empty, getattr(self, name)):
+                text += f", {name}={getattr(self, name)!r}"
         return text + ("" if self.bias is not None else ", bias=False")

@@ -1,17 +1,15 @@
 """The scale-space correlation as a layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 
-from scalespaces.functional import scale_conv
-from scalespaces.functional._conv import check_scale_padding
-from scalespaces.nn._base import Filters
-from scalespaces.space import ScaleSpace
+from scalespaces.functional._conv import check_scale_padding, scale_conv
+from scalespaces.nn._base import Device, Dtype, Filters
+from scalespaces.semigroups._semigroup import PerAxis
 from scalespaces.space._numbers import as_plain
-from scalespaces.space._space import check_space
+from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.space._window import window_of
 from scalespaces.theory._arguments import check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
@@ -27,23 +25,22 @@ class ScaleConv(Filters):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = "same",
-        dilation: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis | str = "same",
+        dilation: PerAxis = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
         scale_padding: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(in_channels, out_channels)
         self.kernel_size, self.groups = self._check_size(kernel_size), check_integer("groups", groups, 1)
         if self.in_channels % self.groups or self.out_channels % self.groups:
-            raise ValueError(
-                f"channels must be divisible by groups, got {in_channels} in, {out_channels} out, {groups} groups"
-            )
+            got = f"{in_channels} in, {out_channels} out, {groups} groups"
+            raise ValueError(f"channels must be divisible by groups, got {got}")
         depth, *size = self.kernel_size
         window_of(size, stride, padding, dilation)  # checks them
         check_scale_padding(scale_padding, depth, depth)
@@ -54,7 +51,7 @@ class ScaleConv(Filters):
         shape = self.kernel_size if depth > 1 else size
         self.make_filters((self.out_channels, self.in_channels // self.groups, *shape), bias, device, dtype)
 
-    def _check_size(self, kernel_size: Any) -> tuple[int, ...]:
+    def _check_size(self, kernel_size: PerAxis) -> tuple[int, ...]:
         size = as_plain(kernel_size)
         size = (1,) + (size,) * self.dims if isinstance(size, int) else size
         if not isinstance(size, tuple) or len(size) != self.dims + 1 or not all(isinstance(n, int) for n in size):
@@ -81,10 +78,8 @@ class ScaleConv(Filters):
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Correlate."""
         if (check_space(input).dims or input.ndim - 2) != self.dims:
-            raise ValueError(
-                f"{type(self).__name__} is for levels of {self.dims} spatial axes, got shapes {input.shapes}; "
-                "use the layer for that number of axes"
-            )
+            rule = f"{type(self).__name__} is for levels of {self.dims} spatial axes"
+            raise ValueError(f"{rule}, got shapes {input.shapes}; use the layer for that number of axes")
         # With its axis of levels: scale_conv takes a weight without one for torch's own, whose bits it keeps.
         weight = self.weight if self.kernel_size[0] > 1 else self.weight.unsqueeze(2)
         return scale_conv(input, weight, self.bias, **self.arguments())
@@ -102,16 +97,12 @@ class ScaleConv2d(ScaleConv):
     .. math:: [\psi \star f]^o_k(z) = \sum_{i,\ell,y} \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(c^k y + z)
 
     Commutes with :func:`~scalespaces.functional.scale_shift` to machine precision, except at levels whose filter
-    reaches past the last one, where it reads what ``scale_padding`` puts there. The code is the same for every
-    sampling: the spacing of the taps follows from the input.
-
-    Arguments are those of PyTorch's convolutions, except for
+    reaches past the last one, where it reads what ``scale_padding`` puts there. Taps follow the sampling of the input.
 
     Args:
         kernel_size: ``(k, h, w)``: levels, height and width of the filter; an integer ``n`` stands for ``(1, n, n)``.
-            With one level the weight has the shape of a plain convolution's.
-        padding: in taps on each side; ``"same"`` or ``"valid"``.
-        scale_padding: ``"zeros"`` (the paper), ``"replicate"`` or ``"valid"``.
+            With one level the weight has the shape of a plain convolution's. All other arguments are as in
+            :func:`~scalespaces.functional.scale_conv` and PyTorch's convolutions.
 
     Shape:
         - Input: S levels of :math:`(B, C_{in}, H_k, W_k)`

@@ -1,12 +1,10 @@
 """Layers for scale-spaces on graphs and meshes; their levels are plain tensors ``(B, C, S, N)``."""
 
-import torch
 from torch import Tensor
 
 from scalespaces.functional._conv import check_scale_padding
-from scalespaces.nn._base import Filters, Layer
-from scalespaces.semigroups import Graph, graph_conv, graph_lift, graph_pool
-from scalespaces.semigroups._graphs import POOL_AXES, POOL_MODES
+from scalespaces.nn._base import Device, Dtype, Filters, Layer
+from scalespaces.semigroups._graphs import POOL_AXES, POOL_MODES, Graph, graph_conv, graph_lift, graph_pool
 from scalespaces.theory._arguments import check_choice, check_integer, check_real
 
 
@@ -48,8 +46,8 @@ class GraphConv(Filters):
         kernel_size: int = 2,
         bias: bool = True,
         scale_padding: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(in_channels, out_channels)
         self.kernel_size, self.scale_padding = check_integer("kernel_size", kernel_size, 1), scale_padding
@@ -62,10 +60,7 @@ class GraphConv(Filters):
 
 
 class GraphPool(Layer):
-    """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`.
-
-    If it is called with a graph, means over nodes are weighted by the graph's mass (on a mesh, by area).
-    """
+    """``"mean"`` or ``"max"`` over levels, nodes or both; see :func:`scalespaces.semigroups.graph_pool`."""
 
     def __init__(self, mode: str = "mean", over: str = "both") -> None:
         super().__init__()

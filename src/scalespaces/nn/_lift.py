@@ -1,22 +1,19 @@
 """The lifts of images and of causal signals as layers."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from scalespaces.functional import downscale
 from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
 from scalespaces.functional._lift import warn_of_single_samples as warn
-from scalespaces.nn._base import Constants
-from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, step_taps
+from scalespaces.nn._base import Constants, Device, Dtype, arguments_of
+from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
 from scalespaces.space import ScaleSpace
-from scalespaces.theory import Kernel
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
-from scalespaces.theory._kernels import check_zero_scale
+from scalespaces.theory._kernels import Kernel, check_zero_scale
 from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import Base, check_base
 
@@ -27,9 +24,8 @@ PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
 class Lift(Constants):
     """Lift images to scale-spaces; arguments as in :func:`~scalespaces.functional.lift`.
 
-    ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers, of ``device`` and
-    ``dtype``: they follow ``.to()``, but not to half precision, and stay out of checkpoints. Images of higher precision
-    are lifted in that precision.
+    ``Lift()`` has the recommended settings, :meth:`Lift.paper` the paper's. The kernels are buffers that follow
+    ``.to()`` and stay out of checkpoints; they are never less precise than float32 or the images.
 
     Shape:
         - Input: :math:`(B, C, H, W)`; signals or volumes with ``dims=1`` or ``3``
@@ -53,8 +49,8 @@ class Lift(Constants):
         padding_mode: PaddingMode = "reflect",
         truncation: float = 4.0,
         dims: int = 2,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         base = check_base(base)
@@ -92,25 +88,19 @@ class Lift(Constants):
         return downscale(image, n, self.base, method=method, **{name: getattr(self, name) for name in names})
 
     def extra_repr(self) -> str:
-        shown = self.config
-        same = {name for name, default in ARGUMENTS.items() if shown[name] == default} - {"num_levels", "base"}
-        return ", ".join(f"{name}={value!r}" for name, value in shown.items() if name not in same)
+        shown = {k: v for k, v in self.config.items() if k in ("num_levels", "base") or v != ARGUMENTS[k]}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
-ARGUMENTS: dict[str, Any] = {
-    name: parameter.default
-    for name, parameter in inspect.signature(Lift).parameters.items()
-    if name not in ("device", "dtype")
-}
+ARGUMENTS = arguments_of(Lift)
 """The arguments of a lift and their defaults, in order."""
 
 
 class CausalLift(Constants):
-    """Lift signals to scale-spaces that use no future samples; arguments as in
-    :func:`~scalespaces.semigroups.causal_lift`, the kernel a buffer like those of :class:`Lift`.
+    """Lift signals without future samples; arguments as in :func:`~scalespaces.semigroups.causal_lift`.
 
-    On its output :class:`ScaleConv1d`, the poolings and :class:`ScalePool` are causal; batch normalization is causal in
-    eval mode.
+    The kernel is a buffer like those of :class:`Lift`. On its output :class:`ScaleConv1d`, the poolings and
+    :class:`ScalePool` are causal; batch normalization is causal in eval mode.
 
     Shape:
         - Input: :math:`(B, C, T)`
@@ -128,8 +118,8 @@ class CausalLift(Constants):
         stages: int = 4,
         sampling: str = "pyramid",
         padding_mode: PaddingMode = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         self.num_levels, self.base = check_integer("num_levels", num_levels, 1), check_causal_base(base)
@@ -137,7 +127,7 @@ class CausalLift(Constants):
         self.sampling = check_choice("sampling", sampling, CAUSAL_SAMPLINGS)
         self.padding_mode: PaddingMode = check_causal_padding(padding_mode)
         self._kernel = (self.base, self.zero_scale, self.stages)
-        self.register_constant("taps", step_taps(*self._kernel), device, dtype)
+        self.register_constant("taps", causal_taps(*self._kernel)[0].numpy(), device, dtype)
 
     def forward(self, signal: Tensor) -> ScaleSpace:
         """Lift."""

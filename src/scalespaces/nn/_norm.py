@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from scalespaces._torch import NormBase
 from scalespaces.functional import scale_batch_norm, scale_dropout
-from scalespaces.nn._base import Layer
+from scalespaces.nn._base import Device, Dtype, Layer
 from scalespaces.nn._checkpoint import is_computed_again
-from scalespaces.space import ScaleSpace
-from scalespaces.space._space import check_space
+from scalespaces.space._space import ScaleSpace, check_space
 
 
 class ScaleBatchNorm(NormBase):
@@ -18,8 +16,7 @@ class ScaleBatchNorm(NormBase):
 
     Mean and second moment are averaged over levels with equal weight, as in the paper, whatever their number of
     samples. Arguments, parameters and buffers are those of ``nn.BatchNorm2d``; ``sync`` computes the statistics over
-    all processes of ``torch.distributed``, on any device. In eval mode it commutes with scale; in training the
-    statistics depend on which levels exist.
+    all processes of ``torch.distributed``, on any device. It commutes with scale in eval mode, not in training.
     """
 
     elements = 1  # consecutive channels that share their statistics
@@ -32,8 +29,8 @@ class ScaleBatchNorm(NormBase):
         affine: bool = True,
         track_running_stats: bool = True,
         sync: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sync = sync
@@ -46,10 +43,9 @@ class ScaleBatchNorm(NormBase):
             self.num_batches_tracked.add_(1)
             if momentum is None:  # a plain average over all batches so far
                 momentum = 1.0 / float(self.num_batches_tracked)
-        mean, var = (None, None) if again else (self.running_mean, self.running_var)
-        settings = (self.training, momentum or 0.0, self.eps)
-        affine = (self.weight, self.bias)
-        return scale_batch_norm(input, mean, var, *affine, *settings, elements=self.elements, sync=self.sync)
+        statistics = (None, None) if again else (self.running_mean, self.running_var)
+        settings = (self.weight, self.bias, self.training, momentum or 0.0, self.eps)
+        return scale_batch_norm(input, *statistics, *settings, elements=self.elements, sync=self.sync)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")
@@ -65,34 +61,24 @@ class TensorBatchNorm(ScaleBatchNorm):
         return super().forward(input)
 
 
-class SyncBatchNorm(TensorBatchNorm):
-    """PyTorch's batch normalization over all processes, on any device."""
-
-
-_PLAIN = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
-
-
 def synchronize(model: nn.Module) -> nn.Module:
     """Let batch normalization compute its statistics over all processes, on any device.
 
     ``nn.SyncBatchNorm.convert_sync_batchnorm`` does so on GPUs only. This sets ``sync`` of our layers, and replaces
-    PyTorch's layers by ours, with the same parameters and buffers under the same names. The model is changed in place,
-    unless it is itself a PyTorch layer.
+    those of PyTorch by ours with the same state dict: in place, unless the model itself is such a layer.
 
     Example:
         >>> [type(layer).__name__ for layer in synchronize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
-        ['Conv2d', 'SyncBatchNorm']
+        ['Conv2d', 'TensorBatchNorm']
     """
     if isinstance(model, ScaleBatchNorm):
         model.sync = True
     elif isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
-        if type(model).forward not in _PLAIN:
-            raise ValueError(
-                f"{type(model).__name__} computes more than batch normalization, so it cannot be synchronized; build "
-                "the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
-            )
+        if type(model).forward not in (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward):
+            remedy = "build the model with plain layers, or leave them as they are (sync_batchnorm false, in recipes)"
+            raise ValueError(f"{type(model).__name__} computes more than batch normalization; {remedy}")
         state = (model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
-        layer = SyncBatchNorm(*state, sync=True, device="meta")
+        layer = TensorBatchNorm(*state, sync=True, device="meta")
         layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training
         return layer
     for name, child in model.named_children():

@@ -1,15 +1,12 @@
 """Layers on the symmetries of the square, alone or together with scale; conventions are those of the functions."""
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor, nn
 
-from scalespaces.nn._base import Constants, Layer
+from scalespaces.nn._base import Constants, Device, Dtype, Layer
 from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn._norm import TensorBatchNorm
-from scalespaces.semigroups import group_pool, p4_conv
-from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, order
+from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, group_pool, order, p4_conv
+from scalespaces.semigroups._semigroup import PerAxis
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode
 
@@ -25,17 +22,17 @@ class P4Conv2d(Constants, ScaleConv):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = "same",
-        dilation: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis | str = "same",
+        dilation: PerAxis = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
         scale_padding: str = "zeros",
         lifting: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         for name, fields in (("in_channels", in_channels), ("out_channels", out_channels)):
             if check_integer(name, fields, 1) % check_integer("groups", groups, 1):
@@ -63,23 +60,19 @@ class P4MConv2d(P4Conv2d):
 
     The layer commutes with :func:`~scalespaces.semigroups.transform_field` to machine precision, on images of any size,
     when stride, padding and dilation are the same along both axes, the padding is the same on both sides (which
-    ``"same"`` is not for even filters), and the last window ends with the last padded sample: a stride s keeps the
-    symmetry when s divides :math:`n + 2p - d(m - 1) - 1`, for a side of n samples, padding p, dilation d and filters
-    of m taps. For odd filters with ``"same"`` that is :math:`n - 1`; for 2 x 2 ones of stride 2 without padding, as
-    for 2 x 2 pooling, n must be even.
+    ``"same"`` is not for even filters), and the last window ends with the last padded sample: the stride divides
+    :math:`n + 2p - d(m - 1) - 1`, for a side of n samples, padding p, dilation d and filters of m taps. For odd filters
+    with ``"same"`` that is :math:`n - 1`.
 
     On levels it commutes with :func:`~scalespaces.functional.scale_shift` as :class:`ScaleConv2d` does, and with the
     symmetries of the square when the grids of all levels have the same center: for an integer base c and S levels, on
     densely sampled images of any size, and on a pyramid when :math:`c^{S-1}` divides :math:`n - 1` for both sides n of
-    the image. Strides (a :class:`ScaleBlurPool`'s, or of odd filters) keep both symmetries when s divides :math:`n - 1`
-    at every level: on a pyramid, when :math:`s c^{S-1}` divides it.
+    the image. A stride s (of odd filters or a :class:`ScaleBlurPool`) keeps both symmetries when it divides
+    :math:`n - 1` at every level: on a pyramid, when :math:`s c^{S-1}` divides it.
 
     Args:
-        in_channels: *fields* of the input, 8 channels each; plain channels when lifting.
-        out_channels: *fields* of the output.
-        kernel_size: ``(k, n, n)`` or ``n``, as in :class:`ScaleConv2d`, like all arguments that are not listed.
-        groups: groups of fields.
-        bias: one number per field.
+        in_channels, out_channels: *fields* of 8 channels; plain channels of the input when lifting.
+        kernel_size: ``(k, n, n)`` or ``n``; all other arguments are as in :class:`ScaleConv2d`, per field.
         lifting: for the first layer, whose input has plain channels.
 
     Shape:
@@ -104,8 +97,7 @@ class P4BatchNorm(TensorBatchNorm):
 class P4MBatchNorm(P4BatchNorm):
     """Batch normalization with one set of statistics per field, over batch, the 8 elements, levels and space.
 
-    Arguments are those of :class:`ScaleBatchNorm`, ``num_features`` the number of fields. It commutes with the
-    symmetries of the square, also in training.
+    Arguments as in :class:`ScaleBatchNorm`, with ``num_features`` fields. It is equivariant in training, too.
     """
 
     elements = 8

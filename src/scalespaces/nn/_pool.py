@@ -1,13 +1,12 @@
 """Pooling and resampling as layers."""
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 from scalespaces.functional import avg_pool, blur_pool, global_pool, max_pool, resample, scale_pool
 from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
 from scalespaces.nn._base import Layer
 from scalespaces.nn._trust import Trust
+from scalespaces.semigroups._semigroup import PerAxis
 from scalespaces.space import ScaleSpace
 from scalespaces.space._numbers import as_plain
 from scalespaces.theory._arguments import check_choice
@@ -15,11 +14,7 @@ from scalespaces.theory._arguments import check_choice
 
 class _WindowPool(Layer):
     def __init__(
-        self,
-        kernel_size: int | Sequence[int] = 2,
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] = 0,
-        window: str = "dilated",
+        self, kernel_size: PerAxis = 2, stride: PerAxis | None = None, padding: PerAxis = 0, window: str = "dilated"
     ) -> None:
         super().__init__()
         self.kernel_size, self.padding = as_plain(kernel_size), as_plain(padding)
@@ -28,10 +23,7 @@ class _WindowPool(Layer):
 
 
 class ScaleAvgPool(_WindowPool):
-    """Average over windows of space, in any number of axes; see :func:`scalespaces.functional.avg_pool`.
-
-    ``window="dilated"`` (taps as far apart as those of a filter) commutes with scale; ``"plain"`` is the paper's.
-    """
+    """Average over windows of space, in any number of axes; see :func:`scalespaces.functional.avg_pool`."""
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         """Pool."""
@@ -49,9 +41,7 @@ class ScaleMaxPool(_WindowPool):
 class ScaleBlurPool(Layer):
     """Binomial blur and stride, in any number of axes; see :func:`scalespaces.functional.blur_pool`."""
 
-    def __init__(
-        self, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 2, window: str = "dilated"
-    ) -> None:
+    def __init__(self, kernel_size: PerAxis = 3, stride: PerAxis = 2, window: str = "dilated") -> None:
         super().__init__()
         self.kernel_size, self.stride = as_plain(kernel_size), as_plain(stride)
         self.window = check_choice("window", window, WINDOWS)
@@ -76,8 +66,7 @@ class GlobalPool(Layer):
 class ScalePool(Layer):
     """Combine levels on the grid of level 0; arguments as in :func:`scalespaces.functional.scale_pool`.
 
-    ``ScalePool("trust")`` has parameters, in its attribute ``trust``, a :class:`Trust`. It is called with the levels'
-    scores and their features.
+    ``ScalePool("trust")`` is called with the levels' scores and features; its parameters are a :class:`Trust`.
     """
 
     trust: Trust | None
@@ -99,7 +88,7 @@ class ScalePool(Layer):
 class Resample(Layer):
     """Bring all levels to one grid, of level 0 or of ``size`` pixels; see :func:`~scalespaces.functional.resample`."""
 
-    def __init__(self, size: int | Sequence[int] | None = None) -> None:
+    def __init__(self, size: PerAxis | None = None) -> None:
         super().__init__()
         self.size = as_plain(size)
 

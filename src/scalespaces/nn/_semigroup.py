@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from scalespaces.nn._base import Filters
+from scalespaces.nn._base import Device, Dtype, Filters
 from scalespaces.semigroups import Semigroup, semigroup_correlation
 from scalespaces.space._numbers import as_plain
 from scalespaces.theory._arguments import check_integer
@@ -19,10 +18,8 @@ class SemigroupConv(Filters):
     the semigroup, so the next layer takes :class:`~scalespaces.semigroups.Lifted`, with pointwise layers in between.
 
     Args:
-        semigroup: how elements compose and act.
-        kernel_size: the window of the filters, an integer for each axis of the signal. It covers the first points of
-            the signal, unless :meth:`~scalespaces.semigroups.Semigroup.window` is overridden. If elements do not move
-            the signal, the filters see all of it only through a window as large as the signal.
+        kernel_size: the :meth:`~scalespaces.semigroups.Semigroup.window` of the filters, an integer for each axis of
+            the signal: as large as the signal if elements do not move it.
 
     Shape:
         - Input: :math:`(B, C_{in}, *X)`; lifted signals :math:`(B, C_{in}, |S|)`
@@ -43,8 +40,8 @@ class SemigroupConv(Filters):
         semigroup: Semigroup[Any],
         kernel_size: Sequence[int],
         bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__(in_channels, out_channels)
         size = as_plain(kernel_size)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from scalespaces.functional import resample, trust
 from scalespaces.functional._trust import SIZE, STATISTICS, level_statistics
-from scalespaces.nn._base import Layer
+from scalespaces.nn._base import Device, Dtype, Layer
 from scalespaces.nn._norm import ScaleBatchNorm
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer
@@ -18,16 +18,12 @@ class Trust(Layer):
 
     .. math:: p(y) = \sum_k w_k\, \mathrm{softmax}(T r_k^{-\beta} z_k)(y), \qquad w = \mathrm{softmax}_k\, g(\phi_k)
 
-    :math:`g` is a perceptron, *the same for every level*, of eight statistics :math:`\phi_k` of the level's scores
-    :math:`z_k` and features: how large and how decided the scores are, and how large, sparse and spread the features.
-    The temperature follows the size :math:`r_k` of the features (their root mean square), because a network is too
-    sure of views that excite it more than those it was trained on. Nothing depends on a level's number, so trust
-    commutes with scale. New, it trusts all levels alike: :math:`T = 1, \beta = 0, g = 0`.
-
-    It is trained with the network, or fitted afterwards by :func:`scalespaces.models.calibrate`.
-
-    Args:
-        hidden: units of the perceptron.
+    :math:`g` is a perceptron of ``hidden`` units, *the same for every level*, of eight statistics :math:`\phi_k` of the
+    level's scores :math:`z_k` and features: how large and how decided the scores are, and how large, sparse and spread
+    the features. The temperature follows the size :math:`r_k` of the features (their root mean square), because a
+    network is too sure of views that excite it more than those it was trained on. Nothing depends on a level's number,
+    so trust commutes with scale. New, it trusts all levels alike: :math:`T = 1, \beta = 0, g = 0`. It is trained with
+    the network, or fitted afterwards by :func:`scalespaces.models.calibrate`.
 
     Shape:
         - Input: S levels of scores, (B, classes) or (B, classes, \*spatial), and S levels of features
@@ -40,9 +36,7 @@ class Trust(Layer):
         [0.3333333432674408, 0.3333333432674408, 0.3333333432674408]
     """
 
-    def __init__(
-        self, hidden: int = 16, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, hidden: int = 16, device: Device = None, dtype: Dtype = None) -> None:
         super().__init__()
         self.hidden = check_integer("hidden", hidden, 1)
         place = {"device": device, "dtype": dtype}

@@ -1,8 +1,7 @@
 """Pictures of scale-spaces, correlations, equivariance errors and quantities over scales (matplotlib, extra ``plot``).
 
-All functions take a ``title``, a ``path`` to write the figure to, in any of matplotlib's formats, and a figure to draw
-into: ``into=plt.figure()`` is one of pyplot's, for ``plt.show``, and is resized. By default the figure is new and
-unknown to pyplot. They return the figure.
+All functions take a ``title`` and a ``path`` to write to, in any of matplotlib's formats, and return the figure. It is
+new and unknown to pyplot, or the one given: ``into=plt.figure()`` is pyplot's, for ``plt.show``, and is resized.
 """
 
 from scalespaces.plotting._figure import check_writable as check_writable

@@ -39,7 +39,5 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     """Return the path if matplotlib can write its suffix; the parent folders are created."""
     suffix, formats = Path(path).suffix, sorted(new_figure(1, 1).canvas.get_supported_filetypes())
     if suffix.lower()[1:] not in formats:
-        raise ValueError(
-            f"matplotlib writes {', '.join(formats)}, got the suffix {suffix!r} in {str(path)!r}; use .png or .pdf"
-        )
+        raise ValueError(f"matplotlib writes {', '.join(formats)}, got the path {str(path)!r}; use .png or .pdf")
     return prepare(path)

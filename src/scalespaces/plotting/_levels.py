@@ -14,8 +14,7 @@ from torch import Tensor
 
 from scalespaces._extras import require
 from scalespaces.plotting._figure import OKABE_ITO, finish, new_figure
-from scalespaces.space import ScaleSpace
-from scalespaces.space._space import check_space
+from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory import blur_variance
 from scalespaces.theory._arguments import check_choice, check_integer
 
@@ -69,11 +68,8 @@ def plot_scale_space(
     count = max(len(row) for row in boxes)
     widths = [max([0.66 * widest, *(row[k][1] - left for row in boxes if k < len(row))]) for k in range(count)]
     heights = [max(box[3] for box in row) - top for row in boxes]
-    figure = new_figure(
-        2.1 / widest * sum(widths) + 0.12 * count + 0.4,
-        2.1 / widest * sum(heights) + 0.85 * len(rows) + (0.4 if title else 0.1),
-        into,
-    )
+    across, down = 2.1 / widest * sum(widths), 2.1 / widest * sum(heights)
+    figure = new_figure(across + 0.12 * count + 0.4, down + 0.85 * len(rows) + (0.4 if title else 0.1), into)
     ratios = {"width_ratios": widths, "height_ratios": heights}
     panels = figure.subplots(len(rows), count, squeeze=False, gridspec_kw=ratios)
     for r, (name, space) in enumerate(rows.items()):
@@ -109,8 +105,7 @@ def plot_correlation(
 
     Each stack except the last shows the levels of ``x`` where they lie in the image, finest at the bottom. The samples
     that the output at one level depends on are colored: where its gradient is not 0, the paler the smaller it is
-    compared with the largest of that level. The stack on the right is the output :math:`g`, with these outputs in the
-    same colors, all at the middle of the image.
+    compared with the largest of that level. The stack on the right is the output :math:`g`, with these outputs.
 
     Args:
         layer: from scale-spaces to scale-spaces; filters of ones show where taps lie, others what they weigh.

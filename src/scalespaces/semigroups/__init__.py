@@ -10,26 +10,8 @@ from scalespaces.semigroups._scale_translations import ScaleTranslations
 from scalespaces.semigroups._semigroup import Lifted, Semigroup, semigroup_correlation, semigroup_lift
 from scalespaces.semigroups._translations import Translations
 
-__all__ = [
-    "P4",
-    "P4M",
-    "AffineContractions",
-    "CausalShifts",
-    "Graph",
-    "Lifted",
-    "Lighting",
-    "Occlusions",
-    "ScaleTranslations",
-    "Semigroup",
-    "Translations",
-    "causal_downscale",
-    "causal_lift",
-    "graph_conv",
-    "graph_lift",
-    "graph_pool",
-    "group_pool",
-    "p4_conv",
-    "semigroup_correlation",
-    "semigroup_lift",
-    "transform_field",
-]
+__all__ = ["Lifted", "Semigroup", "semigroup_correlation", "semigroup_lift"]
+__all__ += ["AffineContractions", "Lighting", "Occlusions", "ScaleTranslations", "Translations"]
+__all__ += ["CausalShifts", "causal_downscale", "causal_lift"]
+__all__ += ["P4", "P4M", "group_pool", "p4_conv", "transform_field"]
+__all__ += ["Graph", "graph_conv", "graph_lift", "graph_pool"]

@@ -24,17 +24,15 @@ class AffineContractions(Semigroup[ScaleTranslation]):
     .. math:: S_{A,z}[f](x) = [G(\cdot, A^{-1} \Sigma_0 A^{-\top} - \Sigma_0) * f](A^{-1} x + z)
 
     Elements are :class:`~scalespaces.theory.ScaleTranslation`, composed by :math:`(A, z)(B, y) = (AB, B^{-1} z + y)`. A
-    may be any matrix with :math:`\Sigma_0 \succeq A \Sigma_0 A^\top`, so that the blur has a covariance. If the
-    zero-scale is a number, these are the matrices whose singular values are at most 1. On the grid the law holds up to
-    aliasing and interpolation: within a few percent on a smooth image, worse on noise and for a small zero-scale. For
-    the powers of one matrix, use that matrix as the ``base`` of :func:`~scalespaces.functional.lift`.
+    may be any matrix with :math:`\Sigma_0 \succeq A \Sigma_0 A^\top`, so that the blur has a covariance: if the
+    zero-scale is a number, those whose singular values are at most 1. On the grid the law holds up to aliasing and
+    interpolation: within a few percent on a smooth image, worse on noise and for a small zero-scale. For the powers of
+    one matrix, use it as the ``base`` of :func:`~scalespaces.functional.lift`.
 
     Args:
-        matrices: the matrices A, ``(d, d)`` each.
-        shifts: the vectors z; the elements are all pairs.
+        matrices, shifts: the matrices A, ``(d, d)`` each, and the vectors z; the elements are all pairs.
         zero_scale: :math:`\Sigma_0`, a covariance or a variance.
-        padding_mode: what lies outside the image when it is blurred; reading outside gives zero.
-        truncation: radius of the kernels in standard deviations.
+        padding_mode, truncation: of the blur, as in :func:`~scalespaces.functional.lift`; reading outside gives zero.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.space._space import ScaleSpace
 from scalespaces.space._window import window_of
 from scalespaces.theory import blur_variance, causal_kernel
-from scalespaces.theory._arguments import Array, check_choice, check_integer
+from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
 from scalespaces.theory._padding import PaddingMode
 
@@ -24,8 +24,7 @@ class CausalShifts(Semigroup[int]):
     r"""Shifts of a time series into the past, :math:`L_s[f](t) = f(t - s)` with :math:`s \ge 0`.
 
     The record ``(B, C, T)`` ends now: samples delayed beyond its end are lost, and zeros enter at its beginning. A
-    filter is defined on the past: :math:`\psi(x)` weighs the sample that came x samples before the newest one. The
-    shifts are 0 to ``num_shifts - 1``.
+    filter weighs the past: :math:`\psi(x)` is for the sample x before the newest. Shifts are 0 to ``num_shifts - 1``.
     """
 
     def __init__(self, num_shifts: int) -> None:
@@ -77,8 +76,7 @@ def causal_lift(
     :math:`c^n` of lengths that are 1 modulo :math:`c^n`.
 
     Args:
-        signal: ``(B, C, time)``, of any length.
-        num_levels: number of levels.
+        signal: ``(B, C, time)``, of any length, lifted to ``num_levels`` levels.
         base: :math:`c`, an integer of at least 2.
         zero_scale: :math:`s_0`, the variance of the blur that the signal already has.
         stages: number of stages of the blur.
@@ -94,14 +92,10 @@ def causal_lift(
     return apply_causal_lift(signal, causal_taps(*kernel)[0], kernel, num_levels, sampling, padding_mode)
 
 
-def step_taps(base: float, zero_scale: float, stages: int) -> Array:
-    """The blur of one step; its last tap reads the newest sample."""
-    return causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()
-
-
 @constant
 def causal_taps(base: float, zero_scale: float, stages: int) -> tuple[Tensor]:
-    return (torch.as_tensor(step_taps(base, zero_scale, stages)),)
+    """The blur of one step; its last tap reads the newest sample."""
+    return (torch.from_numpy(causal_kernel(blur_variance(check_causal_base(base), zero_scale), stages)[::-1].copy()),)
 
 
 def apply_causal_lift(
@@ -136,9 +130,6 @@ def causal_downscale(
     stages: int = 4,
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:
-    r"""Downscale a signal by :math:`c^n` without looking ahead; arguments as in :func:`causal_lift`.
-
-    This is :math:`D^n`. The newest sample keeps its place.
-    """
+    """Downscale by :math:`c^n` without looking ahead, by the :math:`D` of :func:`causal_lift`; arguments as there."""
     number = check_integer("n", n, 0) + 1
     return causal_lift(signal, number, base, zero_scale=zero_scale, stages=stages, padding_mode=padding_mode).levels[n]

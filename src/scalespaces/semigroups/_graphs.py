@@ -78,8 +78,7 @@ class Graph:
     def from_laplacian(cls, laplacian: Any, mass: ArrayLike | None = None) -> Self:
         """Any positive semidefinite matrix that is symmetric under a mass.
 
-        Only pairs of nodes are checked: a matrix that passes may still have negative eigenvalues, which makes the
-        diffusion wrong.
+        Only pairs of nodes are checked. Negative eigenvalues that pass this check make the diffusion wrong.
 
         Args:
             laplacian: ``(N, N)``, of SciPy (sparse), torch (sparse or dense) or NumPy.
@@ -98,8 +97,7 @@ class Graph:
         ends = np.stack([flow.row, flow.col]).astype(np.int64)
         weights = flow.data / m[ends]
         means = np.maximum(weights, 0.0)
-        total = np.zeros(n)
-        np.add.at(total, ends, means)
+        total = np.bincount(ends.ravel(), means.ravel(), n)
         means = means / np.where(total > 0, total, 1.0)[ends]
         arrays = (ends, weights, means, m, sums if sums.any() else None)
         tensors: Any = [None if array is None else torch.tensor(array, device=device) for array in arrays]
@@ -162,8 +160,6 @@ def heat(f: Tensor, graph: Graph, tau: float) -> Tensor:
     """
     x = graph._nodes_first(f)
     for tails in _tails(float(tau), graph.bound, torch.finfo(x.dtype).eps):
-        if not tails:
-            continue
         # x plus the differences D, each times the sum of the coefficients of the S it is part of. The recurrence is in
         # the changes S - x: they are small where x is smooth, and so is their rounding.
         scale = 2 / graph.bound
@@ -185,10 +181,8 @@ def graph_lift(f: Tensor, num_levels: int = 4, tau: float = 1.0, *, graph: Graph
     the second on: bit for bit on a CPU, and up to rounding on devices that sum in no fixed order.
 
     Args:
-        f: ``(B, C, N)``; the result is ``(B, C, S, N)``.
-        num_levels: S.
+        f: ``(B, C, N)`` on the nodes of ``graph``; the result is ``(B, C, num_levels, N)``.
         tau: time from one level to the next; its unit is one over the weights of the graph, on a mesh area.
-        graph: the graph.
     """
     check_integer("num_levels", num_levels, 1)
     _check(f, 3, "a signal (B, C, N)")
@@ -211,10 +205,8 @@ def graph_conv(
     shift of levels; it depends on the graph only through L, so it commutes with permutations of the nodes.
 
     Args:
-        x: ``(B, C_in, S, N)``.
-        weight: ``(C_out, C_in, k, 2)``.
-        bias: ``(C_out,)``.
-        graph: the graph.
+        x: ``(B, C_in, S, N)`` on the nodes of ``graph``.
+        weight, bias: ``(C_out, C_in, k, 2)`` and ``(C_out,)``.
         scale_padding: ``"zeros"``, ``"replicate"`` or ``"valid"``, as in :func:`scalespaces.functional.scale_conv`.
     """
     _check(x, 4, "levels (B, C, S, N)")
@@ -232,11 +224,10 @@ def graph_conv(
 
 
 def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, over: str = "both") -> Tensor:
-    """Reduce over levels, nodes or both.
+    """The ``"mean"`` or ``"max"`` of levels ``(B, C, S, N)`` over levels, nodes or both.
 
     Args:
-        x: ``(B, C, S, N)``.
-        mode: ``"mean"`` or ``"max"``.
+        x, mode: the levels, and which of the two.
         graph: if given, means over nodes are weighted by its mass, on a mesh by area: diffusion conserves such means
             (not with the symmetric normalization).
         over: ``"both"`` leaves ``(B, C)``, ``"levels"`` ``(B, C, N)``, ``"nodes"`` ``(B, C, S)``.
@@ -258,29 +249,26 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
 def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
     """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for each of several times that add up to tau.
 
-    Each time is as long as all before it together: the signal is smooth when the long times begin, so rounding stays
-    small over many terms.
+    Each time is as long as all before it together: when the long ones begin the signal is smooth, and rounding small.
     """
     doublings = max(0, math.ceil(math.log2(max(tau * bound, 1.0) / _FIRST))) if math.isfinite(tau) else 0
     first = tau / 2**doublings
-    tails = []
-    for time in [first] + [first * 2**i for i in range(doublings)]:
-        law = np.abs(chebyshev_heat(time, bound, eps / 8))
-        tails.append(tuple(np.cumsum(law[:0:-1])[::-1].tolist()))
-    return tuple(tails)
+    times = [first] + [first * 2**i for i in range(doublings)]
+    laws = [np.abs(chebyshev_heat(time, bound, eps / 8)) for time in times]
+    return tuple(tuple(np.cumsum(law[:0:-1])[::-1].tolist()) for law in laws if len(law) > 1)
 
 
 def _nodes_last(x: Tensor, f: Tensor) -> Tensor:
     return x.t().reshape(f.shape).to(f.dtype)
 
 
-def _check(x: Any, ndim: int, what: str) -> None:
+def _check(x: object, ndim: int, what: str) -> None:
     if not isinstance(x, Tensor) or x.ndim != ndim:
         got = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"expected {what}, got {got}" + ("; lift signals with graph_lift first" if ndim == 4 else ""))
 
 
-def _check_graph(graph: Any) -> None:
+def _check_graph(graph: object) -> None:
     if not isinstance(graph, Graph):
         raise TypeError(f"graph must be a Graph, got {type(graph).__name__}; use Graph.from_edges or Graph.from_mesh")
 
@@ -311,16 +299,12 @@ def _check_flow(matrix: Any, mass: np.ndarray, tolerance: float) -> Any:
 
     weighed: Any = sparse.diags_array(mass) @ matrix
     if abs(weighed - weighed.T).max() > tolerance * abs(weighed).max() or matrix[mass == 0].nnz:
-        raise ValueError(
-            "a Laplacian is symmetric under its mass, mass[i] * L[i, j] == mass[j] * L[j, i], which this one is not; "
-            "pass its mass (for a random walk the degrees), or make a directed graph undirected first"
-        )
+        rule = "a Laplacian is symmetric under its mass, mass[i] * L[i, j] == mass[j] * L[j, i], which this one is not"
+        raise ValueError(f"{rule}; pass its mass (for a random walk the degrees), or make a directed graph undirected")
     diagonal, flow = weighed.diagonal(), sparse.triu(-(weighed + weighed.T) / 2, 1).tocoo()
     if diagonal.min() < 0 or (flow.data**2 > diagonal[flow.row] * diagonal[flow.col] * (1 + tolerance)).any():
-        raise ValueError(
-            "a Laplacian is positive semidefinite, which this matrix is not; the Laplacian of an adjacency "
-            "matrix W is D - W, with D the diagonal of its row sums"
-        )
+        remedy = "the Laplacian of an adjacency matrix W is D - W, with D the diagonal of its row sums"
+        raise ValueError(f"a Laplacian is positive semidefinite, which this matrix is not; {remedy}")
     return flow
 
 

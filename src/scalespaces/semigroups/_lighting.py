@@ -21,8 +21,7 @@ class Lighting(Semigroup[Light]):
     A constant has no deviation; its normalization is zero.
 
     Args:
-        gains: the values of a.
-        offsets: the values of b; the elements are all pairs, without and with normalization.
+        gains, offsets: the values of a and of b; the elements are all pairs, without and with normalization.
         over: ``"space"`` normalizes each channel of an image, ``"channels"`` each pixel.
     """
 

@@ -7,14 +7,13 @@ on images by :math:`L_h[f](x) = f(R_h x)`, :math:`x` = (row, column) seen from t
           R_{4+j} = \begin{pmatrix} 1 & 0 \\ 0 & -1 \end{pmatrix} R_j, \qquad j = 0, 1, 2, 3:
 
 element :math:`j` turns the picture :math:`j` times by 90 degrees counterclockwise, element :math:`4 + j` does so after
-mirroring left and right, and element 0 is the identity. A *field* has one channel per element: :math:`F` fields are a
-plain tensor ``(B, F * |H|, height, width)`` with channel = field * :math:`|H|` + element. So pointwise layers, pooling
-over windows and concatenation of channels work on fields unchanged.
+mirroring left and right. A *field* has one channel per element: :math:`F` fields are a tensor
+``(B, F * |H|, height, width)``, channel = field * :math:`|H|` + element, on which pointwise layers and pooling work.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor
 from scalespaces._torch import constant
 from scalespaces.functional._conv import scale_conv
 from scalespaces.functional._sampling import take
-from scalespaces.semigroups._semigroup import Semigroup
+from scalespaces.semigroups._semigroup import PerAxis, Semigroup
 from scalespaces.semigroups._translations import Shift, ShiftGrid
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -86,10 +85,8 @@ def expand_filters(weight: Tensor, group: Group, *, lifting: bool = False, index
     n, axes = order(group), 2 if lifting else 3
     if weight.ndim - axes not in (2, 3) or not (lifting or weight.shape[2] == n):
         expected = "(F_out, F_in, [k,] h, w)" if lifting else f"(F_out, F_in, {n}, [k,] h, w)"
-        raise ValueError(
-            f"{'lifting ' if lifting else ''}filters of {group} are {expected}, got shape {tuple(weight.shape)}; "
-            "lifting=True is for filters that read plain channels"
-        )
+        got = f"shape {tuple(weight.shape)}; lifting=True is for filters that read plain channels"
+        raise ValueError(f"{'lifting ' * lifting}filters of {group} are {expected}, got {got}")
     check_square(*weight.shape[-2:])
     depth = weight.shape[axes] if weight.ndim - axes == 3 else 1
     entry = _filter_index(group, weight.shape[-1], depth, lifting)[0].to(weight.device) if index is None else index
@@ -111,13 +108,9 @@ def p4_conv(
     *,
     group: Group,
     lifting: bool = False,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = "same",
-    dilation: int | Sequence[int] = 1,
     groups: int = 1,
-    padding_mode: PaddingMode = "zeros",
-    scale_padding: str = "zeros",
     index: Tensor | None = None,
+    **sliding: Any,
 ) -> Field:
     r"""Correlation on the group: one plain convolution with the bank of ``expand_filters``.
 
@@ -131,10 +124,10 @@ def p4_conv(
         x: a tensor ``(B, F_in * |H|, height, width)``, or levels of these; ``F_in`` channels when lifting.
         weight: ``(F_out, F_in / groups, |H|, [k,] h, w)``, with or without levels; no ``|H|`` when lifting.
         bias: ``(F_out,)``, one for all elements of a field.
-        group: ``"p4"`` or ``"p4m"``; arguments not listed are those of :func:`~scalespaces.functional.scale_conv`.
+        group, groups: ``"p4"`` or ``"p4m"``; and the number of groups of fields.
         lifting: for a first layer, whose input has plain channels instead of fields.
-        groups: groups of fields.
         index: a precomputed table that layers keep on their device.
+        **sliding: all other arguments of :func:`~scalespaces.functional.scale_conv`.
 
     Example:
         >>> p4_conv(torch.rand(1, 3 * 4, 9, 9), torch.rand(2, 3, 4, 3, 3), group="p4").shape
@@ -154,17 +147,7 @@ def p4_conv(
     if space.levels[0].stride(1) == 1:  # with filters in channels_last, lifted levels keep that format
         bank = bank.movedim(1, -1).contiguous().movedim(-1, 1)
     bias = None if bias is None else bias.unsqueeze(1).expand(-1, n).flatten()
-    out = scale_conv(
-        space,
-        bank,
-        bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        padding_mode=padding_mode,
-        scale_padding=scale_padding,
-    )
+    out = scale_conv(space, bank, bias, groups=groups, **sliding)
     return out.levels[0] if isinstance(x, Tensor) else out  # type: ignore[reportReturnType]
 
 
@@ -194,12 +177,7 @@ def _check_element(element: int, group: Group) -> None:
 
 
 def transform_image(image: Tensor, element: int) -> Tensor:
-    r"""The action on images about their center, :math:`L_h[f](x) = f(R_h x)`: any ``(.., height, width)``.
-
-    Example:
-        >>> transform_image(torch.tensor([[1, 2], [3, 4]]), 1).tolist()
-        [[2, 4], [1, 3]]
-    """
+    """The action on images about their center, :math:`L_h[f](x) = f(R_h x)`: any ``(.., height, width)``."""
     _check_element(element, "p4m")
     return torch.rot90(image.flip(-1) if element >= 4 else image, element % 4, (-2, -1))
 
@@ -207,12 +185,10 @@ def transform_image(image: Tensor, element: int) -> Tensor:
 def transform_field(x: Tensor, element: int, *, group: Group) -> Tensor:
     r"""The action on fields, :math:`L_g[f](h, z) = f(gh, R_g z)`: turn the grid and permute the elements.
 
-    An equivariant network commutes with it; before the first layer, and after pooling over the group, with
-    ``transform_image``.
+    An equivariant network commutes with it; before the first layer and after pooling the images are only turned.
     """
-    n = order(group)
     _check_element(element, group)
-    fields = _as_fields(transform_image(x, element), n)
+    fields = _as_fields(transform_image(x, element), order(group))
     return take(fields, 2, _permutation(group, element)[0].to(x.device)).flatten(1, 2)
 
 
@@ -230,9 +206,7 @@ class P4(ShiftGrid, Semigroup[tuple[int, Shift]]):
 
     group: Group = "p4"
 
-    def __init__(
-        self, shape: Sequence[int], first: int | Sequence[int] = 0, padding_mode: PaddingMode = "zeros"
-    ) -> None:
+    def __init__(self, shape: Sequence[int], first: PerAxis = 0, padding_mode: PaddingMode = "zeros") -> None:
         super().__init__(shape, first, padding_mode)
         if len(set(self.shape)) > 1 or self.dims != 2:
             raise ValueError(f"a quarter turn needs a square grid, got shape {self.shape}")

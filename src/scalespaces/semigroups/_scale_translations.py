@@ -25,11 +25,8 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
 
     :math:`f_k` is level k of the lift, densely sampled. With ``method="cascade"`` and ``padding_mode="circular"`` the
     law is exact when :math:`c^k` divides the size. With ``"direct"``, the paper's blur, it holds up to the aliasing
-    that the zero-scale lets pass; with other paddings it holds away from the borders.
-
-    Args:
-        shape: the shifts along each axis, one per pixel. All other arguments are as in
-            :func:`~scalespaces.functional.lift`, with an integer base.
+    that the zero-scale lets pass; with other paddings it holds away from the borders. ``shape`` counts the shifts along
+    each axis, one per pixel; all other arguments are as in :func:`~scalespaces.functional.lift`, with an integer base.
     """
 
     def __init__(
@@ -83,17 +80,14 @@ class ScaleTranslations(ShiftGrid, Semigroup[ScaleShift]):
         return [(k, z) for k in range(self.num_levels) for z in self.shifts()]
 
     def full_orbit(self, f: Tensor, shape: Sequence[int]) -> Tensor:
-        levels = enumerate(self.levels(f).levels)
-        steps = {k: self.base**k for k in range(self.num_levels)}
-        return torch.cat([self.read_all(f, [range(0, steps[k] * n, steps[k]) for n in shape]) for k, f in levels], 2)
+        taps = [[range(0, self.base**k * n, self.base**k) for n in shape] for k in range(self.num_levels)]
+        return torch.cat([self.read_all(*pair) for pair in zip(self.levels(f).levels, taps, strict=True)], 2)
 
     def lifted(self, kernel_size: Sequence[int]) -> Lifted[ScaleShift]:
         """The action on lifted signals, for the paper's filters corr[k,h,w]: centered, over k levels."""
         if self.padding_mode not in ("zeros", "circular"):
-            raise ValueError(
-                "outside the truncation a lifted signal is zero or circular, got "
-                f"padding_mode={self.padding_mode!r}; scale_conv has the other paddings"
-            )
+            got = f"padding_mode={self.padding_mode!r}; scale_conv has the other paddings"
+            raise ValueError(f"outside the truncation a lifted signal is zero or circular, got {got}")
         return LiftedScaleTranslations(self, kernel_size)
 
 

@@ -12,14 +12,14 @@ from scalespaces.functional._sampling import take
 from scalespaces.space._numbers import per_axis
 
 Element = TypeVar("Element")
+PerAxis = int | Sequence[int]  # an integer, or one for each axis
 
 
 class Semigroup(ABC, Generic[Element]):
     r"""Transformations of signals that can be composed, and need not be invertible.
 
-    A subclass defines three methods: :meth:`compose`, :meth:`act` and :meth:`elements`. The correlation is equivariant
-    if they satisfy the law of a left action, :math:`L_s L_t = L_{st}`; nothing else is assumed. A signal is a tensor
-    ``(B, C, *X)``.
+    A subclass defines :meth:`compose`, :meth:`act` and :meth:`elements`. The correlation is equivariant if they satisfy
+    the law of a left action, :math:`L_s L_t = L_{st}`; nothing else is assumed. A signal is a tensor ``(B, C, *X)``.
 
     Example:
         >>> class Saturations(Semigroup[float]):
@@ -81,7 +81,7 @@ def rounded(s: Any) -> Any:
     return tuple(map(rounded, s)) if isinstance(s, tuple) else s
 
 
-def _check(f: Any, elements: Sequence[Any] | None) -> None:
+def _check(f: object, elements: Sequence[Element] | None) -> None:
     if not isinstance(f, Tensor) or f.ndim < 3 or not f.is_floating_point():
         got = f"{f.dtype} of shape {tuple(f.shape)}" if isinstance(f, Tensor) else type(f).__name__
         raise ValueError(f"a signal is a floating-point tensor (B, C, *X) with at least one spatial axis, got {got}")
@@ -103,8 +103,7 @@ def semigroup_correlation(
         f: signals ``(B, C_in, *X)``. For functions on the semigroup itself pass :class:`Lifted`.
         psi: filters ``(C_out, C_in, *window)``; :meth:`Semigroup.window` defines where the window lies.
         semigroup: how elements compose and act.
-        elements: where to evaluate; by default at the elements of the semigroup. The result, a function on the
-            semigroup, is ``(B, C_out, number of elements)``.
+        elements: where to evaluate, by default at the semigroup's. The result is ``(B, C_out, number of elements)``.
 
     Example:
         >>> f, psi = torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)
@@ -114,10 +113,8 @@ def semigroup_correlation(
     """
     _check(f, elements)
     if psi.ndim != f.ndim:
-        raise ValueError(
-            f"signals of shape {tuple(f.shape)} need filters (C_out, C_in, *window) of {f.ndim} axes, got shape "
-            f"{tuple(psi.shape)}"
-        )
+        rule = f"signals of shape {tuple(f.shape)} need filters (C_out, C_in, *window) of {f.ndim} axes"
+        raise ValueError(f"{rule}, got shape {tuple(psi.shape)}")
     if psi.shape[1] != f.shape[1]:
         raise ValueError(f"the filters take {psi.shape[1]} channels, got signals of {f.shape[1]}")
     if psi.dtype != f.dtype and not torch.is_autocast_enabled(f.device.type):
@@ -126,20 +123,15 @@ def semigroup_correlation(
 
 
 def semigroup_lift(
-    f: Tensor,
-    semigroup: Semigroup[Element],
-    *,
-    at: int | Sequence[int] | None = 0,
-    elements: Sequence[Element] | None = None,
+    f: Tensor, semigroup: Semigroup[Element], *, at: PerAxis | None = 0, elements: Sequence[Element] | None = None
 ) -> Tensor:
     r"""Lift a signal to a function on the semigroup, the paper's equation "lifting".
 
     .. math:: f^\uparrow(s) = L_s[f](x) \qquad\text{or}\qquad f^\uparrow(s) = \sum_{x \in X} L_s[f](x)
 
-    Either way the action becomes a shift: :math:`(L_t f)^\uparrow(s) = f^\uparrow(st)`, see :class:`Lifted`.
-
-    ``at`` is the point x, a number for each axis of X or one for all; ``None`` sums over x. The other arguments are
-    those of :func:`semigroup_correlation`; the lifted signal is ``(B, C, number of elements)``.
+    Either way the action becomes a shift: :math:`(L_t f)^\uparrow(s) = f^\uparrow(st)`, see :class:`Lifted`. ``at`` is
+    the point x, a number for each axis of X or one for all; ``None`` sums over x. The other arguments are those of
+    :func:`semigroup_correlation`; the lifted signal is ``(B, C, number of elements)``.
     """
     _check(f, elements)
     if at is None:
@@ -154,12 +146,8 @@ class Lifted(Semigroup[Element]):
     r"""The action of a semigroup on functions on itself, :math:`L_s[f](t) = f(ts)`: a shift.
 
     A signal is ``(B, C, |S|)``, its values in the order of ``semigroup.elements()``, as the correlation returns them. A
-    product outside these elements reads zero: that is the truncation boundary. The products of all elements with the
-    support are computed once, one by one, so choose a small support.
-
-    Args:
-        semigroup: the semigroup.
-        support: the elements under the filters, which are ``(C_out, C_in, len(support))``. All by default.
+    product outside these elements reads zero: that is the truncation boundary. Filters ``(C_out, C_in, len(support))``
+    are on the elements of ``support``, by default all. Choose few: their products with all elements are tabulated.
     """
 
     def __init__(self, semigroup: Semigroup[Element], support: Iterable[Element] | None = None) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalespaces.functional._sampling import fold, take
-from scalespaces.semigroups._semigroup import Semigroup
+from scalespaces.semigroups._semigroup import PerAxis, Semigroup
 from scalespaces.space._numbers import per_axis
 from scalespaces.theory._arguments import check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
@@ -18,9 +18,7 @@ Shift = tuple[int, ...]
 class ShiftGrid:
     """The shifts by ``first + i`` for ``i`` in a box, and how they read signals on a grid."""
 
-    def __init__(
-        self, shape: Sequence[int], first: int | Sequence[int] = 0, padding_mode: PaddingMode = "zeros"
-    ) -> None:
+    def __init__(self, shape: Sequence[int], first: PerAxis = 0, padding_mode: PaddingMode = "zeros") -> None:
         self.shape = tuple(check_integer("shape", n, 1) for n in shape)
         self.dims = len(self.shape)
         self.first = per_axis(first, self.dims, "first")
@@ -59,10 +57,8 @@ class ShiftGrid:
         if f.ndim != self.dims + 2:
             raise ValueError(f"signals are (B, C, *X) with {self.dims} spatial axes, got shape {tuple(f.shape)}")
         if self.padding_mode == "circular" and any(m % n for m, n in zip(self.shape, f.shape[2:], strict=True)):
-            raise ValueError(
-                f"on a circular grid the size of a signal must divide the number of shifts, {self.shape}, got "
-                f"{tuple(f.shape[2:])}"
-            )
+            got = f"{tuple(f.shape[2:])} for {self.shape} shifts"
+            raise ValueError(f"on a circular grid the size of a signal must divide the number of shifts, got {got}")
         for axis in reversed(range(self.dims)):
             lengths = len(starts[axis]), len(taps[axis])
             f = self.take(f, axis + 2, starts[axis], taps[axis]).unflatten(axis + 2, lengths)

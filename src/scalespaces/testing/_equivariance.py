@@ -1,8 +1,4 @@
-"""Measure how far a network is from commuting with downscaling and translations, and assert that it does.
-
-The network runs on the image and on the image downscaled or moved, and the levels that should agree are paired and
-compared. A third run, on another image, shows how much the channels vary at all.
-"""
+"""Run a network on an image and on the image downscaled or moved, and pair the levels that should agree."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,6 +22,7 @@ from scalespaces.theory._arguments import check_choice, check_integer
 DOWNSCALINGS = ("cascade", "direct", "pillow")
 Downscaling = str | Callable[[Tensor, int], Tensor]
 Model = Callable[[Tensor], Any]
+Rows = Sequence[int] | None  # of a table; None takes all that make sense
 _EXACT = 'Lifts with method="cascade" are exact, as are layers that are the same at all levels, dilated with them. '
 _NO_LIFT = "No nn.Lift ran, so levels whose filters reach past the last one were not found, and were compared. "
 _EXACT_MOVES = "Layers that are the same at all positions are exact. "
@@ -33,12 +30,7 @@ _EXACT_MOVES = "Layers that are the same at all positions are exact. "
 
 @torch.no_grad()
 def equivariance_error(
-    model: Model,
-    image: Tensor,
-    *,
-    downscaling: Downscaling = "cascade",
-    shifts: Sequence[int] | None = None,
-    **lift_arguments: Any,
+    model: Model, image: Tensor, *, downscaling: Downscaling = "cascade", shifts: Rows = None, **lift_arguments: Any
 ) -> EquivarianceTable:
     r"""The paper's equation "error" for a network :math:`\Phi` from images to scale-spaces.
 
@@ -52,14 +44,11 @@ def equivariance_error(
 
     Args:
         model: a network with a method ``scores(image)``, whose levels' scores are measured; or any function from
-            ``(B, C, *spatial)`` to a ScaleSpace. Its modules run in evaluation mode.
-        image: the image :math:`f`.
-        downscaling: ``"cascade"`` is :math:`D^\ell`, the generator; ``"direct"`` the paper's
-            :math:`S_{c^{-\ell}}`; ``"pillow"`` Pillow's antialiased bicubic resize, on the same grid; or a function
-            of the image and :math:`\ell`.
+            ``(B, C, *spatial)`` to a ScaleSpace. Its modules run in evaluation mode on the image :math:`f`.
+        downscaling: ``"cascade"`` is :math:`D^\ell`, the generator; ``"direct"`` the paper's :math:`S_{c^{-\ell}}`;
+            ``"pillow"`` Pillow's antialiased bicubic resize; or a function of the image and :math:`\ell`.
         shifts: the :math:`\ell` of the rows. Default: all that leave a level and an image large enough for the network.
-        **lift_arguments: base, zero_scale, kernel and padding_mode of the downscaling. Default: those of the model's
-            lift, if it has one.
+        **lift_arguments: base, zero_scale, kernel and padding_mode of the downscaling. Default: those of the lift.
 
     Example:
         >>> image = torch.rand(1, 1, 64, 64, dtype=torch.float64)
@@ -75,17 +64,11 @@ def equivariance_error(
 
 @torch.no_grad()
 def translation_error(
-    model: Model,
-    image: Tensor,
-    *,
-    translations: Sequence[int] | None = None,
-    margin: float | None = 0.25,
-    axis: int = -1,
+    model: Model, image: Tensor, *, translations: Rows = None, margin: float | None = 0.25, axis: int = -1
 ) -> EquivarianceTable:
     r"""How far the network is from commuting with translations along an axis.
 
-    Level :math:`k` of the moved image is compared with level :math:`k` of the image, read at the moved position: by
-    linear interpolation where that lies between samples.
+    Level :math:`k` of the moved image is compared with that of the image, interpolated linearly at the moved position.
 
     Args:
         model, image: as in :func:`equivariance_error`; the levels must have positions, so no score vectors.
@@ -104,7 +87,7 @@ def assert_equivariant(
     image: Tensor,
     *,
     tolerance: float | None = None,
-    shifts: Sequence[int] | None = None,
+    shifts: Rows = None,
     translations: bool | Sequence[int] = False,
     **lift_arguments: Any,
 ) -> None:
@@ -116,12 +99,8 @@ def assert_equivariant(
     fixed pattern hides an error. Levels are *left out* as by :func:`equivariance_error`.
 
     Tests that prove nothing are *refused* with a ValueError: no level is left to compare, or only single samples along
-    an axis; the image is constant; no channel of the output depends on it, for instance because all ReLUs are dead
-    (some may be constant, and must then agree); or rounding is larger than the tolerance, because a channel's values
-    are many times larger than its spread. Then use float64.
-
-    Scaling keeps the first pixel in its place, so a network that adds something to each sample based on its index may
-    commute with it. ``translations=True`` finds such networks.
+    an axis; the image is constant; no channel of the output depends on it, as when all ReLUs are dead; or rounding is
+    larger than the tolerance, because a channel's values are many times larger than its spread. Then use float64.
 
     Args:
         model, shifts, lift_arguments: as in :func:`equivariance_error`.
@@ -129,7 +108,8 @@ def assert_equivariant(
         tolerance: the largest difference, relative to the channel's spread. Default: 1e-9 in float64, else 1e-4. A
             difference of 16 roundings of the channel's largest value is always allowed.
         translations: also move the image along each axis by these numbers of pixels, which must be whole samples of
-            every level; True takes the smallest such number. Samples that see a border are left out.
+            every level; True takes the smallest such number. Samples that see a border are left out. This finds
+            networks that treat samples by their index, which may commute with scaling: the first pixel stays.
 
     Example:
         >>> net = torch.nn.Sequential(scalespaces.nn.Lift(4), scalespaces.nn.ScaleConv2d(3, 8, (2, 3, 3)))
@@ -155,12 +135,9 @@ def _is_flat(image: Tensor) -> bool:
 
 
 def _downscaled(
-    watched: Watched, image: Tensor, downscaling: Downscaling, shifts: Sequence[int] | None, arguments: dict[str, Any]
+    watched: Watched, image: Tensor, downscaling: Downscaling, shifts: Rows, arguments: dict[str, Any]
 ) -> tuple[Comparison, str, Tensor]:
-    """Compare level k of the downscaled image with level k + l of the image.
-
-    Also returned: how levels differ in the levels they see, if they do, and the least downscaled image.
-    """
+    """The comparison, how levels differ in the lifted levels they see, if they do, and the least downscaled image."""
     if not image.isfinite().all():
         raise ValueError("the image has values that are not finite, so no network can be judged by it; replace them")
     whole, again = watched(image), watched(image)
@@ -249,9 +226,7 @@ def cropped(image: Tensor, period: int, side: int) -> Tensor:
     return image
 
 
-def _moves(
-    watched: Watched, image: Tensor, translations: Sequence[int] | None, axis: int, *, whole: bool = False
-) -> list[int]:
+def _moves(watched: Watched, image: Tensor, translations: Rows, axis: int, *, whole: bool = False) -> list[int]:
     """The translations, checked; ``whole`` takes whole samples of every level only, by default the smallest one."""
     if axis not in range(2 - image.ndim, 0):
         raise ValueError(f"axis must be one of the image's last {image.ndim - 2}, counted from -1 down, got {axis}")
@@ -265,11 +240,9 @@ def _moves(
         tried = translations or range(1, side // 2)
         found = [n for n in tried if n > 0 and all(as_integer(n / step) is not None for step in pixels)]
         if len(found) < len(translations or [1]):
-            raise ValueError(
-                f"the image must move by whole samples of every level, {sorted(pixels)} pixels apart, got "
-                f"{translations or 'no move'} within {side} pixels; use common multiples, a larger image (bases such "
-                "as the square root of 2 have none)"
-            )
+            rule = f"the image must move by whole samples of every level, {sorted(pixels)} pixels apart"
+            got = f"{translations or 'no move'} within {side} pixels; use common multiples, or a larger image"
+            raise ValueError(f"{rule}, got {got} (bases such as the square root of 2 have none)")
         return found if translations else found[:1]
     if translations is None:
         base = space.base if isinstance(space.base, float) else 2.0

@@ -1,9 +1,4 @@
-"""The table of errors: how outputs that should agree are compared, printed and judged.
-
-The table divides differences by the norm of the level, as the paper does. The verdict divides the largest difference in
-a channel by the *spread* of that channel, a standard deviation over images, so that neither a bias nor a fixed pattern
-hides an error. A channel that does not vary must agree up to rounding.
-"""
+"""The table of errors: how outputs that should agree are compared, printed and judged."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,8 +22,7 @@ class EquivarianceTable:
     Attributes:
         errors: the errors.
         largest: the largest difference in any channel, relative to its spread, as in :func:`assert_equivariant`.
-        rows: the downscalings :math:`\ell`, or the translations.
-        levels: the numbers of the columns.
+        rows, levels: the downscalings :math:`\ell`, or the translations; and the numbers of the columns.
         what: ``"l"`` or ``"translation"``.
         left_out: levels that cannot be exact, and why. Entries that compare one of them are left out.
         failed: downscalings without a row, because the network rejects such a small image, and its error.
@@ -117,7 +111,8 @@ def columns(x: Tensor, axes: Sequence[int]) -> Tensor:
 class Comparison:
     """A table with the levels of ``out`` as columns, and how it is judged.
 
-    ``noise`` is what rounding may do to a channel; a channel ``varies`` if its spread is more than that.
+    ``noise`` is what rounding may do to a channel; it ``varies`` if its ``spread``, a deviation over images, is
+    more than that. A channel that does not vary must agree up to rounding.
     """
 
     def __init__(self, pairs: list[Pair], image: Tensor, out: ScaleSpace, rows: Sequence[int], **table: Any) -> None:
@@ -161,10 +156,8 @@ class Comparison:
         tolerance = default if tolerance is None else check_real("tolerance", tolerance, ">= 0", lambda x: x >= 0)
         if not self.kept.any():
             left_out = ", ".join(table._reasons()) or "none"
-            raise ValueError(
-                f"no level is left to compare, of {len(table.levels)}; left out: {left_out}. "
-                'Lift to more levels, use scale_padding="valid" or a larger image'
-            )
+            remedy = 'Lift to more levels, use scale_padding="valid" or a larger image'
+            raise ValueError(f"no level is left to compare, of {len(table.levels)}; left out: {left_out}. {remedy}")
         spread, noise, varies = self.spread, self.noise, self.varies
         bound = torch.where(varies, tolerance * spread, 0.0).maximum(noise)
         if wrong := [entry for entry, found in differences.items() if self.kept[entry] and (found > bound).any()]:
@@ -183,10 +176,9 @@ class Comparison:
                 f"Relative L2 errors:\n{table}"
             )
         if not varies.any():
-            raise ValueError(
-                "no channel of the output depends on the image: ReLUs are dead, the output is constant, or rounding "
-                f"hides the rest behind a large bias; use {double}other weights or another image"
-            )
+            why = "ReLUs are dead, the output is constant, or rounding hides the rest behind a large bias"
+            remedy = f"use {double}other weights or another image"
+            raise ValueError(f"no channel of the output depends on the image: {why}; {remedy}")
         if self.thin:
             raise ValueError("the levels to compare have a single sample along an axis; use a larger image")
         typical, rounding = torch.where(varies, spread, spread[varies].median()), noise / ROUNDINGS

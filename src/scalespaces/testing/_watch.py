@@ -1,7 +1,4 @@
-"""Running a model while its lifts are watched: which levels of the output see which lifted levels.
-
-A level that sees past the last lifted level, or a level finer than the image, cannot be exact and is left out.
-"""
+"""Running a model while its lifts are watched: which levels of the output see which lifted levels."""
 
 import math
 import threading
@@ -83,10 +80,7 @@ def level_numbers(x: ScaleSpace) -> range:
 
 
 def levels_outside(watched: Watched, image: Tensor) -> tuple[dict[int, str], str]:
-    """Find the levels that cannot be exact and why, and whether some levels see different levels from the rest.
-
-    The lifted levels are hidden one by one; an output level that changes sees the hidden one.
-    """
+    """Levels that cannot be exact and why, found by hiding lifted levels; and how levels differ in what they see."""
     plain, left_out, uneven = watched(image), {}, ""
     for lift, (_, lifted) in enumerate(watched.lifts):
         seen: dict[int, list[int]] = {k: [] for k in level_numbers(plain)}
