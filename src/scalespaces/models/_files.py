@@ -138,11 +138,8 @@ def _set_dtypes(network: nn.Module, tensors: Tensors) -> None:
         tensor.data = tensor.data.to(_DTYPES[tensors[name][1]])
 
 
-# --- untrusted files -------------------------------------------------------------------------------------------------
-
-
 def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The file's description of its network, as far as it can be checked without building it."""
+    """An untrusted file's description of its network, as far as it can be checked without building it."""
     text = metadata.get(_KEY)
     if text is None:
         remedy = "read its tensors with safetensors.torch.load_file, and give them to load_state_dict"

@@ -16,8 +16,9 @@ from scalespaces.theory._arguments import did_you_mean
 
 Interaction = None | str | Sequence[str] | Callable[[str, nn.Module], bool]
 
-_WITH_LEVELS: dict[type[nn.Module], Any] = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
-TORCHS_OWN = tuple(_WITH_LEVELS)
+Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+TORCHS_OWN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_WITH_LEVELS = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
 CONVOLUTIONS = (*TORCHS_OWN, *_WITH_LEVELS.values())
 
 
@@ -53,7 +54,7 @@ def _list(reasons: Mapping[str, str]) -> str:
     return f"of the model's convolutions, {'; '.join(lines)}{more}" if lines else "the model has no convolutions"
 
 
-def _obstacle(conv: Any, dims: int, scale_padding: str) -> str:
+def _obstacle(conv: Conv, dims: int, scale_padding: str) -> str:
     """Why the filters of a convolution cannot get a second level; empty if they can."""
     called = type(conv).__name__
     if len(conv.kernel_size) != dims:
@@ -97,7 +98,7 @@ class _Uses(TorchFunctionMode):
 
 
 @torch.no_grad()
-def _uses_weight_once(conv: Any) -> bool:
+def _uses_weight_once(conv: Conv) -> bool:
     """Whether a forward of its own (dynamic padding, say) gives the weight, as it is, to one convolution."""
     side = 2 * max(d * n for d, n in zip(conv.dilation, conv.kernel_size, strict=True)) + 1
     image, uses = conv.weight.new_zeros(1, conv.in_channels, *[side] * len(conv.kernel_size)), _Uses(conv.weight)
