@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -246,7 +246,9 @@ class Converted(ScaleNetwork):
 
     def _together(self, x: ScaleSpace, watched: str | None) -> Any:
         """Run the model on the scale-space, for layers that look at several levels and for spread taps."""
-        with nullcontext() if torch.compiler.is_compiling() else strictly():
+        if torch.compiler.is_compiling():
+            return self._call(x, watched)
+        with strictly():
             return self._call(x, watched)
 
     def _call(self, x: Tensor | ScaleSpace, watched: str | None) -> Any:

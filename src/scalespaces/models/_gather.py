@@ -29,8 +29,11 @@ def zip_nests(nests: Sequence[Any], function: Callable[[Sequence[Any]], Any]) ->
     if isinstance(first, dict):
         if any(nest.keys() != first.keys() for nest in nests):
             raise ValueError(f"levels give dictionaries of the same keys, got {[list(nest) for nest in nests]}")
-        other = {} if type(first) is dict else copy.copy(first)  # torch.compile cannot copy a plain one
-        other.update({key: zip_nests([nest[key] for nest in nests], function) for key in first})
+        new = {key: zip_nests([nest[key] for nest in nests], function) for key in first}
+        if type(first) is dict:  # which torch.compile cannot copy
+            return new
+        other = copy.copy(first)
+        other.update(new)
         return other
     if isinstance(first, list | tuple):
         if any(len(nest) != len(first) for nest in nests):
