@@ -19,7 +19,5 @@ def require(module: str, extra: str) -> ModuleType:
         # error.name is what was not found: the module or its package, unless one of *its* imports is missing.
         if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
             raise
-        raise ImportError(
-            f"{module} is needed for this and is not installed; install it with: pip install 'scalespaces[{extra}]'",
-            name=module,
-        ) from error
+        way = f"install it with: pip install 'scalespaces[{extra}]'"
+        raise ImportError(f"{module} is needed for this and is not installed; {way}", name=module) from error

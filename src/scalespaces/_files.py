@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 
 def prepare(path: str | os.PathLike[str]) -> Path:
@@ -41,7 +40,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write_json(path: str | os.PathLike[str], document: Any) -> None:
+def write_json(path: str | os.PathLike[str], document: object) -> None:
     """Write a document as JSON, whole or not at all; NaN and infinity are errors, since JSON has neither."""
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     with replacing(path) as draft:

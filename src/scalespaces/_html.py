@@ -24,9 +24,8 @@ def element(tag: str, *content: str, **attributes: object) -> str:
 
 def table_row(head: str, cells: Iterable[str], **attributes: object) -> str:
     """A row of a table: its head is escaped here, the cells are HTML already."""
-    return element(
-        "tr", element("th", escape(head), scope="row"), *(f"<td>{cell}</td>" for cell in cells), **attributes
-    )
+    others = (element("td", cell) for cell in cells)
+    return element("tr", element("th", escape(head), scope="row"), *others, **attributes)
 
 
 def image(about: str, data: bytes, kind: str = "png", **attributes: object) -> str:

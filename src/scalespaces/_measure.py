@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import platform
-import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from time import perf_counter
+from timeit import timeit
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ import torch
 
 from scalespaces.theory._arguments import check_integer
 
-Step = Callable[[], Any]
+Step = Callable[[], object]
+Clock = Callable[[], float]
 
 
 class Spread(NamedTuple):
@@ -27,19 +28,9 @@ class Spread(NamedTuple):
     median: float
     high: float
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The quartiles, interpolated between values."""
-        return cls(*np.quantile(values, (0.25, 0.5, 0.75)).tolist())
-
 
 def take_turns(
-    steps: Mapping[str, Step],
-    runs: int,
-    *,
-    at_least: float = 0.0,
-    wait: Step = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
+    steps: Mapping[str, Step], runs: int, *, at_least: float = 0, wait: Step = lambda: None, clock: Clock = perf_counter
 ) -> dict[str, list[float]]:
     """Seconds per call of each step, for every round; in a round, all steps take their turn.
 
@@ -48,32 +39,23 @@ def take_turns(
     The clock is read after waiting for the device.
     """
     check_integer("runs", runs, 1)
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+
+    def read_clock() -> float:
+        wait()
+        return clock()
 
     def turn(step: Step, calls: int) -> float:
-        wait()
-        start = clock()
-        for _ in range(calls):
-            step()
-        wait()
-        return (clock() - start) / calls
+        return timeit(step, timer=read_clock, number=calls) / calls
 
-    collecting = gc.isenabled()
-    gc.disable()  # as timeit does
-    try:
-        calls = {n: min(100, math.ceil(at_least / max(turn(step, 1), 1e-9))) or 1 for n, step in steps.items()}
-        for _ in range(runs):
-            for name, step in steps.items():
-                seconds[name].append(turn(step, calls[name]))
-    finally:
-        if collecting:
-            gc.enable()
-    return seconds
+    calls = {n: min(100, math.ceil(at_least / max(turn(step, 1), 1e-9))) or 1 for n, step in steps.items()}
+    rounds = [{name: turn(step, calls[name]) for name, step in steps.items()} for _ in range(runs)]
+    return {name: [seconds[name] for seconds in rounds] for name in steps}
 
 
 def ratios(seconds: Sequence[float], of_plain: Sequence[float]) -> Spread:
-    """The ratio of two steps, round by round."""
-    return Spread.of([ours / plain for ours, plain in zip(seconds, of_plain, strict=True)])
+    """The ratio of two steps, round by round, with quartiles interpolated between rounds."""
+    of_rounds = [ours / plain for ours, plain in zip(seconds, of_plain, strict=True)]
+    return Spread(*np.quantile(of_rounds, (0.25, 0.5, 0.75)).tolist())
 
 
 def peak_memory(step: Step, device: torch.device | str = "cpu") -> int:
@@ -98,7 +80,7 @@ def peak_memory(step: Step, device: torch.device | str = "cpu") -> int:
     return int(held.max())
 
 
-def environment() -> dict[str, Any]:
+def environment() -> dict[str, str | float | None]:
     """What times depend on apart from the code: versions, processor, threads, and how busy the machine is."""
     info = Path("/proc/cpuinfo")
     names = [line for line in (info.read_text() if info.is_file() else "").splitlines() if "model name" in line]

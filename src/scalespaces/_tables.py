@@ -12,12 +12,6 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
         CNN          1.00x
         scale-space  1.33x
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [
-        [
-            cell.ljust(width) if index < left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in rows
-    ]
-    return "\n".join("  ".join(row).rstrip() for row in cells)
+    columns = enumerate(zip(*rows, strict=True))
+    formats = [f"{'<' if index < left else '>'}{max(map(len, column))}" for index, column in columns]
+    return "\n".join("  ".join(map(format, row, formats)).rstrip() for row in rows)

@@ -73,7 +73,7 @@ def static(value: float) -> float:
     return guard_scalar(value)
 
 
-def known_equal(a: Any, b: Any) -> bool:
+def known_equal(a: object, b: object) -> bool:
     """Whether two sizes are equal, without adding a guard to the export if they are symbols."""
     if not (hasattr(a, "node") or hasattr(b, "node")):
         return a == b
@@ -82,7 +82,7 @@ def known_equal(a: Any, b: Any) -> bool:
     return a is b or bool(statically_known_true(a == b))
 
 
-def hint(size: Any) -> int:
+def hint(size: int | torch.SymInt) -> int:
     """A size, or its current value if it is a symbol."""
     return size if isinstance(size, int) else size.node.hint
 
@@ -104,12 +104,8 @@ def register_pytree(
 
     def with_keys(x: Any) -> tuple[list, Any]:
         leaves, context = flatten(x)
-        keys = [_pytree.SequenceKey(k) for k in range(len(leaves))]
-        keys = keys if names is None else [_pytree.GetAttrKey(name) for name in names]
+        keys = map(_pytree.SequenceKey, range(len(leaves))) if names is None else map(_pytree.GetAttrKey, names)
         return list(zip(keys, leaves, strict=True)), context
-
-    def as_lists(context: Any) -> Any:
-        return list(context) if isinstance(context, tuple) else context
 
     def as_tuples(context: Any) -> Any:
         return tuple(map(as_tuples, context)) if isinstance(context, list | tuple) else context
@@ -119,7 +115,7 @@ def register_pytree(
         lambda x: (list(flatten(x)[0]), flatten(x)[1]),
         unflatten,
         serialized_type_name=f"scalespaces.{kind.__name__}",
-        to_dumpable_context=as_lists,
+        to_dumpable_context=lambda context: context,
         from_dumpable_context=as_tuples,
         flatten_with_keys_fn=with_keys,
     )

@@ -4,6 +4,7 @@ With a ``group``, ``"p4"`` or ``"p4m"``, all channels are *fields* on the symmet
 ``scale_padding="valid"`` every filter of ``k`` levels uses up ``k - 1`` levels.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from torch.nn import functional as F
 
 from scalespaces.functional import resample
 from scalespaces.nn import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, ScaleAvgPool, ScaleBatchNorm, ScaleConv2d
+from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn.init import paper_
 from scalespaces.semigroups._p4 import Group
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
 
+Fields = Group | None
+_cat: Any = torch.cat  # torch's stubs know nothing of scale-spaces
 _CONVS = {None: ScaleConv2d, "p4": P4Conv2d, "p4m": P4MConv2d}
 _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}
 
@@ -25,14 +29,13 @@ _NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}
 def initialize(module: nn.Module, how: str) -> None:
     """Initialize every correlation inside: ``"paper"`` (identity and noise) or ``"he"``."""
     check_choice("init", how, ("paper", "he"))
-    layers: list[Any] = [layer for layer in module.modules() if isinstance(layer, tuple(_CONVS.values()))]
-    for layer in layers:
+    for layer in (layer for layer in module.modules() if isinstance(layer, ScaleConv)):
         if how == "he":
             layer.reset_parameters()
         elif not layer.weight.is_meta:
             nn.init.normal_(layer.weight, std=1e-2)
             # The identity on fields has its one at the group's identity, element 0.
-            fields = not isinstance(layer, ScaleConv2d) and not layer.lifting
+            fields = isinstance(layer, P4Conv2d) and not layer.lifting
             paper_(layer.weight.detach()[:, :, 0] if fields else layer.weight, dims=2)
 
 
@@ -43,15 +46,15 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Sequence[int], skip: bool, scale_padding: str = "zeros"
+        self, in_channels: int, out_channels: int, size: Sequence[int], skip: bool, scale_padding: str
     ) -> None:
         super().__init__()
         self.missing = out_channels - in_channels if skip else None
-        self.label = f"{'res' if skip else 'no-res'}{size_label(kernel_size)}"
-        self.conv1 = ScaleConv2d(in_channels, out_channels, (1, *kernel_size[1:]), bias=False)
+        self.label = f"{'res' if skip else 'no-res'}{size_label(size)}"
+        self.conv1 = ScaleConv2d(in_channels, out_channels, (1, *size[1:]), bias=False)
         self.norm1 = ScaleBatchNorm(out_channels)
         self.relu = nn.ReLU()
-        self.conv2 = ScaleConv2d(out_channels, out_channels, kernel_size, bias=False, scale_padding=scale_padding)
+        self.conv2 = ScaleConv2d(out_channels, out_channels, size, bias=False, scale_padding=scale_padding)
         self.norm2 = ScaleBatchNorm(out_channels)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
@@ -62,19 +65,14 @@ class ResidualBlock(nn.Module):
         return out + (skip.on([F.pad(level, zeros) for level in skip.levels]) if self.missing else skip)
 
 
-class DenseLayer(nn.Module):
+class DenseLayer(nn.Sequential):
     """The supplement's BN - ReLU - corr[k,h,w]."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, size: Sequence[int], group: Group | None, scale_padding: str
+        self, in_channels: int, out_channels: int, size: Sequence[int], group: Fields, scale_padding: str
     ) -> None:
-        super().__init__()
-        self.norm = _NORMS[group](in_channels)
-        self.relu = nn.ReLU()
-        self.conv = _CONVS[group](in_channels, out_channels, size, bias=False, scale_padding=scale_padding)
-
-    def forward(self, input: ScaleSpace) -> ScaleSpace:
-        return self.conv(self.relu(self.norm(input)))
+        conv = _CONVS[group](in_channels, out_channels, size, bias=False, scale_padding=scale_padding)
+        super().__init__(OrderedDict(norm=_NORMS[group](in_channels), relu=nn.ReLU(), conv=conv))
 
 
 class DenseBlock(nn.Module):
@@ -86,36 +84,30 @@ class DenseBlock(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, growth: int, size: Sequence[int], number: int, group: Group | None, scale_padding: str
+        self, in_channels: int, growth: int, size: Sequence[int], number: int, group: Fields, scale_padding: str
     ) -> None:
         super().__init__()
         self.label = f"dense_{growth}{size_label(size)} x {number}"
         self.out_channels = in_channels + number * growth
-        self.layers = nn.ModuleList(
-            DenseLayer(in_channels + n * growth, growth, size, group, scale_padding) for n in range(number)
-        )
+        widths = (in_channels + n * growth for n in range(number))
+        self.layers = nn.ModuleList(DenseLayer(width, growth, size, group, scale_padding) for width in widths)
 
     def forward(self, input: ScaleSpace) -> ScaleSpace:
         for layer in self.layers:
-            input = _concatenate(input, layer(input))
+            output = layer(input)
+            input = _cat([input.keep(output.num_levels), output], 1)
         return input
 
 
-class Transition(nn.Module):
+class Transition(nn.Sequential):
     """The supplement's transition[k,h,w]: dense[1,1,1] to half the channels, average pooling, dense[k,h,w]."""
 
-    def __init__(
-        self, in_channels: int, size: Sequence[int], window: str, group: Group | None, scale_padding: str
-    ) -> None:
-        super().__init__()
-        self.label = f"transition{size_label(size)}"
-        self.out_channels = out = in_channels // 2
-        self.reduce = DenseLayer(in_channels, out, (1, 1, 1), group, "zeros")
-        self.pool = ScaleAvgPool(2, window=window)
-        self.mix = DenseLayer(out, out, size, group, scale_padding)
-
-    def forward(self, input: ScaleSpace) -> ScaleSpace:
-        return self.mix(self.pool(self.reduce(input)))
+    def __init__(self, in_channels: int, size: Sequence[int], window: str, group: Fields, scale_padding: str) -> None:
+        half = in_channels // 2
+        reduce = DenseLayer(in_channels, half, (1, 1, 1), group, "zeros")
+        mix = DenseLayer(half, half, size, group, scale_padding)
+        super().__init__(OrderedDict(reduce=reduce, pool=ScaleAvgPool(2, window=window), mix=mix))
+        self.label, self.out_channels = f"transition{size_label(size)}", half
 
 
 class LongSkip(nn.Module):
@@ -128,7 +120,7 @@ class LongSkip(nn.Module):
         self.pool = ScaleAvgPool(2, window=window)
 
     def forward(self, output: ScaleSpace, input: ScaleSpace) -> ScaleSpace:
-        return _concatenate(output, self.pool(input.keep(output.num_levels)))
+        return _cat([output, self.pool(input.keep(output.num_levels))], 1)
 
 
 class Upsample(nn.Module):
@@ -140,13 +132,6 @@ class Upsample(nn.Module):
         return resample(input, size).levels[0]
 
 
-def size_label(kernel_size: Sequence[int]) -> str:
+def size_label(size: Sequence[int]) -> str:
     """The size of a filter as the paper's tables write it: [k,h,w]."""
-    return f"[{','.join(map(str, kernel_size))}]"
-
-
-def _concatenate(*spaces: ScaleSpace) -> ScaleSpace:
-    """All channels, at the levels that all have."""
-    fewest = min(x.num_levels for x in spaces)
-    cat: Any = torch.cat
-    return cat([x.keep(fewest) for x in spaces], 1)
+    return f"[{','.join(map(str, size))}]"

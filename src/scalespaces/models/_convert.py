@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from scalespaces.functional._pool import SCALE_MODES
 from scalespaces.models._explain import ConversionError, explain, refuse, smallest_side
 from scalespaces.models._gather import gather, grids_of, map_spaces
 from scalespaces.models._interaction import CONVOLUTIONS, Interaction, choose, replace
-from scalespaces.models._network import ScaleNetwork, first_channels, plain
+from scalespaces.models._network import LiftLike, ScaleNetwork, first_channels, plain
 from scalespaces.nn import Lift, ScaleBatchNorm, ScalePool
 from scalespaces.nn._base import Layer
 from scalespaces.nn._lift import as_lift
@@ -36,7 +36,7 @@ _MOST_GRIDS = 64  # that are remembered, of as many sizes of images
 
 def convert(
     model: nn.Module,
-    lift: Lift | Mapping[str, Any] | None = None,
+    lift: LiftLike = None,
     *,
     interaction: Interaction = None,
     scale_padding: str = "zeros",
@@ -126,7 +126,7 @@ class Converted(ScaleNetwork):
         self.lift, self.model, self.config, self.scale_pool = lift, model, config, ScalePool(config["scale_pool"])
         self.in_channels, self.training = first_channels(model), model.training
         self._combines_inside = False
-        self._grids: dict[Any, list[Grid | None]] = {}
+        self._grids: dict[tuple, list[Grid | None]] = {}
         if config["pool_before"] is not None:
             model.get_submodule(config["pool_before"]).register_forward_pre_hook(self._combine_inputs)
 
@@ -153,11 +153,9 @@ class Converted(ScaleNetwork):
 
     def answer_and_scores(self, image: Tensor) -> tuple[Any, ScaleSpace]:
         """The answer and each level's own, computed together unless levels are combined inside the model."""
-        if self._mode() == "trust":
-            scores, features = self.scores_and_features(image)
-            return self.combine(scores, features), scores
-        scores = self.scores(image)
-        return self.combine(scores) if self.config["pool_before"] is None else self(image), scores
+        trust = self.scale_pool.mode == "trust"
+        scores, features = self.scores_and_features(image) if trust else (self.scores(image), None)
+        return self.combine(scores, features) if self.config["pool_before"] is None else self(image), scores
 
     def features(self, image: Tensor) -> ScaleSpace:
         """The input of the model's last linear layer, or of the module that ``features`` of the config names."""
@@ -172,18 +170,17 @@ class Converted(ScaleNetwork):
         """From the scores of levels (and their features, for ``"trust"``) to one answer."""
         if self.scale_pool.mode == "image":  # in training, what has a mean
             return pool_levels(scores, self._mode() if _is_poolable(scores) else "image")
-        _check_grids(scores)
-        return self.scale_pool(scores) if features is None else self.scale_pool(scores, features)
+        return self.scale_pool(_check_grids(scores), features)
 
     def _mode(self) -> str:
         """How levels are combined: with ``"image"`` by the mean in training, so that all of them learn."""
         return "mean" if self.training and self.scale_pool.mode == "image" else self.scale_pool.mode
 
-    def _combine_inputs(self, module: nn.Module, inputs: tuple) -> Any:
+    def _combine_inputs(self, module: nn.Module, inputs: tuple) -> tuple:
         """The hook of ``pool_before``."""
         return map_spaces(inputs, self.combine) if self._combines_inside else inputs
 
-    def _check_scores(self, output: Any) -> ScaleSpace:
+    def _check_scores(self, output: object) -> ScaleSpace:
         if not isinstance(output, ScaleSpace):
             given = f"got a {type(output).__name__}; take what you need of network.outputs(image)"
             raise TypeError(f"scores are for models with a single output, {given}")
@@ -203,7 +200,7 @@ class Converted(ScaleNetwork):
         """The model's output for every level, and the features."""
         modules = list(self.model.named_modules())
         names = [name for kind in (CONVOLUTIONS, nn.Linear) for name, module in modules if isinstance(module, kind)]
-        name = self.config["features"] or (names[-1] if names else None)
+        name = self.config["features"] or next(reversed(names), None)
         if name is None:
             raise ValueError("the model has no linear layer to take features from; name one: convert(features=...)")
         output, features = self._run(image, watched=name)
@@ -220,7 +217,7 @@ class Converted(ScaleNetwork):
             if self.config["pool_before"] is not None:
                 self._combines_inside = combine
             return run(x, watched)
-        for first in (True, False):
+        while True:
             try:
                 self._combines_inside = combine
                 return run(x, watched)
@@ -229,11 +226,10 @@ class Converted(ScaleNetwork):
             except Exception as error:
                 together = run == self._together
                 said = explain(error, self.model, together, norms=together and plain and not self.config["interaction"])
-                fewer = self._large(x) if first and self._find_smallest(x, together, said, error) else x
+                fewer = self._large(x) if self._find_smallest(x, together, said, error) else x
                 if fewer.num_levels == x.num_levels:
                     raise ConversionError(said) from error
                 x = fewer
-        raise AssertionError  # for pyright
 
     def _one_by_one(self, x: ScaleSpace, watched: str | None) -> Any:
         """Run the model on one level after the other."""
@@ -255,18 +251,17 @@ class Converted(ScaleNetwork):
         with strictly():
             return self._call(x, watched)
 
-    def _call(self, x: Any, watched: str | None) -> Any:
+    def _call(self, x: Tensor | ScaleSpace, watched: str | None) -> Any:
         """Call the model; with the name of a module to watch, return its input, too."""
         if watched is None:
             return self.model(x)
-        seen: list[Any] = []
+        seen: list[object] = [None]
         watch = self.model.get_submodule(watched).register_forward_pre_hook
         hook = watch(lambda module, inputs: seen.extend(inputs[:1]))
         try:
-            output = self.model(x)
+            return self.model(x), seen[-1]
         finally:
             hook.remove()
-        return output, seen[-1] if seen else None
 
     def _grids_of_strided(self, x: ScaleSpace, watched: str | None) -> list[Grid | None]:
         """Where samples of strided maps lie, which only a run on a scale-space tells; nothing if there can be none."""
@@ -302,10 +297,8 @@ class Converted(ScaleNetwork):
             image = zero.new_zeros(1, zero.shape[1], *[side] * x.dims)
             try:
                 self.model(place([image], make_grid(1, image.ndim, x.base)) if together else image)
-            except torch.OutOfMemoryError:
-                return True
-            except Exception:  # models raise errors of many kinds
-                return False
+            except Exception as error:  # models raise errors of many kinds
+                return isinstance(error, torch.OutOfMemoryError)
             return True
 
         self._combines_inside = False

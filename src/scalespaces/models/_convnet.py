@@ -1,14 +1,15 @@
 """Small CNNs with levels: SESN's baseline for MNIST-scale, and one with random weights."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scalespaces.models._blocks import initialize, size_label
-from scalespaces.models._network import NamedNetwork, per_place
+from scalespaces.models._network import LiftLike, NamedNetwork, per_place
 from scalespaces.models._registry import register_model
 from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool
 from scalespaces.space import ScaleSpace
@@ -16,21 +17,16 @@ from scalespaces.theory._arguments import check_integer, check_real
 from scalespaces.theory._padding import PaddingMode
 
 
-class ConvBlock(nn.Module):
+class ConvBlock(nn.Sequential):
     """corr[k,h,w] with a bias - ReLU - maximum pooling of 2 x 2 with stride 2, if any - batch normalization."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Sequence[int], window: str | None, scale_padding: str
+        self, in_channels: int, out_channels: int, size: Sequence[int], window: str | None, scale_padding: str
     ) -> None:
-        super().__init__()
-        self.label = f"conv{size_label(kernel_size)}{'' if window is None else ', max pooling'}"
-        self.conv = ScaleConv2d(in_channels, out_channels, kernel_size, scale_padding=scale_padding)
-        self.relu = nn.ReLU()
-        self.pool = nn.Identity() if window is None else ScaleMaxPool(2, window=window)
-        self.norm = ScaleBatchNorm(out_channels)
-
-    def forward(self, input: ScaleSpace) -> ScaleSpace:
-        return self.norm(self.pool(self.relu(self.conv(input))))
+        conv = ScaleConv2d(in_channels, out_channels, size, scale_padding=scale_padding)
+        pool = nn.Identity() if window is None else ScaleMaxPool(2, window=window)
+        super().__init__(OrderedDict(conv=conv, relu=nn.ReLU(), pool=pool, norm=ScaleBatchNorm(out_channels)))
+        self.label = f"conv{size_label(size)}{'' if window is None else ', max pooling'}"
 
 
 class GridPool(nn.Module):
@@ -102,7 +98,7 @@ class ConvNet(NamedNetwork):
         grid: int = 2,
         hidden: int = 256,
         dropout: float = 0.7,
-        lift: Lift | Mapping[str, Any] | None = None,
+        lift: LiftLike = None,
         filter_levels: int | Sequence[int] = 1,
         scale_padding: str = "zeros",
         window: str = "dilated",
@@ -117,21 +113,16 @@ class ConvNet(NamedNetwork):
         for name, value in (("num_classes", num_classes), ("kernel_size", kernel_size), ("hidden", hidden)):
             check_integer(name, value, 1)
         check_real("dropout", dropout, "from 0 to below 1", lambda p: 0 <= p < 1)
-        last = len(channels) - 1
+        windows = [window] * (len(channels) - 1) + [None]
         self.blocks = nn.ModuleList(
-            ConvBlock(before, after, (k, kernel_size, kernel_size), window if n < last else None, scale_padding)
-            for n, (before, after, k) in enumerate(zip([in_channels, *channels], channels, deep, strict=False))
+            ConvBlock(before, after, (k, kernel_size, kernel_size), pooled, scale_padding)
+            for before, after, k, pooled in zip([in_channels, *channels[:-1]], channels, deep, windows, strict=True)
         )
         self.grid_pool = GridPool(grid)
         self.hidden = nn.Linear(grid**2 * channels[-1], hidden, bias=False)
         self.norm, self.relu, self.dropout = ScaleBatchNorm(hidden), nn.ReLU(), nn.Dropout(dropout)
         self.linear = nn.Linear(hidden, num_classes)
         initialize(self, init)
-
-    def body(self, levels: ScaleSpace) -> ScaleSpace:
-        for block in self.blocks:
-            levels = self.through(block, levels)
-        return levels
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
         hidden = self.norm(self.hidden(self.grid_pool(features)))

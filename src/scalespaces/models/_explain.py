@@ -11,14 +11,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from scalespaces.nn import Lift
 
+_ATTENTION = (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 _NEVER: dict[tuple[type, ...], str] = {
     (LazyModuleMixin,): "has no parameters yet; run the model on an image first",
     (Lift,): "lifts images itself; the model runs on scale-spaces already",
 }
 _ON_TENSORS: dict[tuple[type, ...], str] = {  # right on each level by itself, but not on a scale-space
-    (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer): (
-        "attends over the positions of a map of one size"
-    ),
+    _ATTENTION: "attends over the positions of a map of one size",
     (nn.RNNBase, nn.RNNCellBase): "runs along one axis of one size",
     (nn.Fold, nn.Unfold): "takes windows apart; write the sum over them as a convolution",
     (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d): "puts samples where a pooling took them; use nn.Upsample",
@@ -57,9 +56,7 @@ def explain(error: Exception, model: nn.Module, together: bool, norms: bool) -> 
     notes = getattr(error, "__notes__", [])
     text = "\n".join([f"{called}{line}", f"{type(error).__name__}: {error}", *notes])
     if isinstance(error, TypeError) and "PerLevel" in text and "x.new_" not in text:
-        text += (
-            "\na size that differs between levels makes no single tensor: use x.new_zeros(...), not torch.zeros(...)"
-        )
+        text += "\na size that differs between levels makes no tensor: use x.new_zeros(...), not torch.zeros(...)"
     if norms:
         text += "\nin training, batch norms take statistics over all levels; in evaluation mode they do not, and levels"
         text += " run one by one: call .eval() of the batch norms"
@@ -84,9 +81,8 @@ def smallest_side(fits: Callable[[int], bool], side: int, model: nn.Module) -> i
     if any(type(module).__module__.startswith("timm.") for module in model.modules()):
         ways += ": timm's ViT, DeiT and the like with dynamic_img_size=True, dynamic_img_pad=True, its Swin with "
         ways += "strict_img_size=False"
-    raise ConversionError(
-        f"the model takes images of {least} x {least}, but not of {wrong} x {wrong}, and levels have many sizes; {ways}"
-    )
+    takes = f"the model takes images of {least} x {least}, but not of {wrong} x {wrong}"
+    raise ConversionError(f"{takes}, and levels have many sizes; {ways}")
 
 
 def _called(name: str, module: nn.Module) -> str:

@@ -35,6 +35,7 @@ OPSET = 18
 TOLERANCE = 1e-4
 _NEEDS = {".onnx": ("onnx", "onnxscript", "onnxruntime"), ".pt2": ()}  # by the ending of the file
 _AXES = ("batch", "channels", "height", "width")
+Shape = Sequence[int]
 _MOST_BYTES = 2**31 - 2**24  # of a file in protocol buffers, with some room for the graph
 
 
@@ -116,8 +117,7 @@ def export(
         if reason is not None:
             job.notes.append(f"batch, height and width are fixed at {batch}, {height} and {width}: {reason}")
         try:
-            program = job.trace(job.image(fixed))
-            return job.write(program, fixed, None, [fixed])
+            return job.write(job.trace(job.image(fixed)), fixed, None, [fixed])
         except (ValueError, OSError, ImportError):
             raise
         except Exception as error:
@@ -165,7 +165,7 @@ class _Graph(nn.Module):
         return named["output"] if named.keys() == {"output"} else named
 
 
-def _named(value: Any, name: str = "") -> dict[str, Tensor]:
+def _named(value: object, name: str = "") -> dict[str, Tensor]:
     """The tensors of an output, which may be nested, by names."""
     if value is None:
         return {}
@@ -177,17 +177,16 @@ def _named(value: Any, name: str = "") -> dict[str, Tensor]:
         value = dict(enumerate(value))
     elif not isinstance(value, Mapping):
         raise ValueError(f"outputs must be tensors, or dicts, lists and tuples of them, got {type(value).__name__}")
-    return {
-        key: tensor
-        for part, item in value.items()
-        for key, tensor in _named(item, "_".join(filter(None, (name, str(part))))).items()
-    }
+    named: dict[str, Tensor] = {}
+    for part, item in value.items():
+        named |= _named(item, "_".join(filter(None, (name, str(part)))))
+    return named
 
 
 class _Job:
     """One export: the graph and its file."""
 
-    def __init__(self, path: Path, graph: _Graph, description: dict[str, Any]) -> None:
+    def __init__(self, path: Path, graph: _Graph, description: dict[str, object]) -> None:
         self.path, self.graph, self.description = path, graph, description
         self.notes: list[str] = []
         tensors = [*graph.parameters(), *graph.buffers()]
@@ -200,7 +199,7 @@ class _Job:
             if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
                 raise ValueError("a single ONNX file is limited to 2 GB, but this network is larger; export .pt2")
 
-    def dynamic(self, channels: int, side: int, more: Sequence[Sequence[int]]) -> Exported:
+    def dynamic(self, channels: int, side: int, more: Sequence[Shape]) -> Exported:
         """Export with dynamic batch, height and width, traced with images of about that side."""
         free = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
         image = self.image((2, channels, side, side + 3))
@@ -210,13 +209,13 @@ class _Job:
         shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
         return self.write(program, (None, channels, None, None), n, shapes)
 
-    def trace(self, image: Tensor, free: Any = None) -> ExportedProgram:
+    def trace(self, image: Tensor, free: tuple | None = None) -> ExportedProgram:
         """Export, after a run in which the network may learn which levels it takes: tracing fixes them."""
         self.graph(image)
         return torch.export.export(self.graph, (image,), dynamic_shapes=free, strict=False)
 
     def write(
-        self, program: ExportedProgram, shape: tuple[int | None, ...], smallest: int | None, shapes: Sequence[Any]
+        self, program: ExportedProgram, shape: tuple[int | None, ...], smallest: int | None, shapes: Sequence[Shape]
     ) -> Exported:
         """Write the file, and put it in place if it computes what PyTorch does for images of those shapes."""
         outputs = tuple(_named(self.graph(self.image(shapes[0]))))
@@ -228,16 +227,16 @@ class _Job:
             else:
                 torch.export.save(program, draft, extra_files={"scalespaces.json": description})
                 run = torch.export.load(draft).module()
-            differences = torch.tensor([self.difference(run, shape) for shape in shapes])
-            if not bool((differences <= TOLERANCE).all()):
-                amount = f"by {differences.max():.1e} of the largest output, more than {TOLERANCE:g}"
+            difference = float(torch.tensor([self.difference(run, shape) for shape in shapes]).max())
+            if not difference <= TOLERANCE:
+                amount = f"by {difference:.1e} of the largest output, more than {TOLERANCE:g}"
                 raise ValueError(f"the exported network differs from PyTorch {amount}; nothing was written")
-        return Exported(self.path, shape, smallest, outputs, float(differences.max()), tuple(self.notes))
+        return Exported(self.path, shape, smallest, outputs, difference, tuple(self.notes))
 
-    def image(self, shape: Sequence[int]) -> Tensor:
+    def image(self, shape: Shape) -> Tensor:
         return torch.rand(*shape, dtype=self.dtype, generator=torch.Generator().manual_seed(0))
 
-    def difference(self, run: Callable[[Tensor], Any], shape: Sequence[int]) -> float:
+    def difference(self, run: Callable[[Tensor], object], shape: Shape) -> float:
         """How far the outputs are from PyTorch's, relative to the largest where that is above one."""
         image = self.image(shape)
         expected, found = _named(self.graph(image)), _named(run(image))
@@ -246,7 +245,7 @@ class _Job:
         pairs = [(expected[name].double(), found[name].double()) for name in expected]
         return float(torch.stack([(a - b).abs().max() / a.abs().max().clip(min=1) for a, b in pairs]).max())
 
-    def smallest(self, run: Callable[[Tensor], Any], channels: int, side: int) -> int:
+    def smallest(self, run: Callable[[Tensor], object], channels: int, side: int) -> int:
         """The least side of square images that the program takes; it takes those of ``side``."""
 
         def fits(n: int) -> bool:
@@ -274,8 +273,8 @@ def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], de
     path.write_bytes(proto.SerializeToString())
 
 
-def _read_onnx(path: Path) -> Callable[[Tensor], Any]:
-    runtime: Any = require("onnxruntime", "export")
+def _read_onnx(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+    runtime = require("onnxruntime", "export")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -302,7 +301,7 @@ def _ending(graph: nn.Module) -> Iterator[None]:
     second one makes torch look for the bounds of nested formulas, for hours.
     """
 
-    def check(module: nn.Module, inputs: Any) -> None:
+    def check(module: nn.Module, inputs: tuple) -> None:
         tensors = [x for x in inputs[:1] for x in (x.levels if isinstance(x, ScaleSpace) else (x,))]
         if any("Max" in str(n) for x in tensors for n in x.shape if not isinstance(n, int)):
             reason = "computes its padding from the size of the image, and torch finds no end of the formulas for sizes"

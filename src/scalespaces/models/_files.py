@@ -4,8 +4,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": tor
 _DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
+Network = TypeVar("Network", bound=ScaleNetwork)
+Device = torch.device | str | int
 Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type, as safetensors calls it, of every tensor in a file."""
 
@@ -49,47 +52,43 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         model: made by :func:`~scalespaces.models.create_model` or :func:`~scalespaces.models.convert`.
         path: of the file; folders above it are created.
     """
-    from importlib.metadata import version
-
     model = uncompiled(model)
     config = model.config if isinstance(model, ScaleNetwork) else {}
     if not (isinstance(model, Converted) or isinstance(config.get("name"), str)):
-        raise ValueError(
-            "networks made by scalespaces.models.create_model or scalespaces.convert can be saved, got a "
-            f"{type(model).__name__} with no config; for others, save the state_dict with safetensors.torch.save_file"
-        )
+        rule = "networks made by scalespaces.models.create_model or scalespaces.convert can be saved"
+        came = f"a {type(model).__name__} with no config"
+        raise ValueError(f"{rule}, got {came}; for others, save the state_dict with safetensors.torch.save_file")
     card = Card.of(model)
     card.check(config)
-    document: dict[str, Any] = {"format": FORMAT, "version": version("scalespaces"), "card": card.to_json()}
+    document = {"format": FORMAT, "version": version("scalespaces"), "card": card.to_json()}
+    state = {name: _dense(name, tensor) for name, tensor in model.state_dict().items()}
     if isinstance(model, Converted):
         document |= {"conversion": config, "converted": type(model.model).__qualname__}
     else:
         document["network"] = config
+        tensors = {name: (tuple(tensor.shape), _KINDS[tensor.dtype]) for name, tensor in state.items()}
+        _compare(tensors, _skeleton(config), "the network differs from what its config builds")
     try:
         text = json.dumps(document, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the arguments of a network must be plain values, as in JSON, got {config}") from error
-    state = {name: _dense(name, tensor) for name, tensor in model.state_dict().items()}
-    if not isinstance(model, Converted):
-        tensors = {name: (tuple(tensor.shape), _KINDS[tensor.dtype]) for name, tensor in state.items()}
-        _compare(tensors, _skeleton(config), "the network differs from what its config builds")
     with replacing(path) as draft:
         require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text})
 
 
-def _dense(name: str, tensor: Any) -> Tensor:
+def _dense(name: str, tensor: object) -> Tensor:
     """The tensor as safetensors takes it: in memory of its own, on the CPU."""
-    given = [str(getattr(tensor, key, type(tensor).__name__)) for key in ("dtype", "layout", "device")]
     if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in _KINDS:
+        given = [str(getattr(tensor, key, type(tensor).__name__)) for key in ("dtype", "layout", "device")]
         raise ValueError(f"a file contains only dense tensors of real numbers, got {', '.join(given)} for {name!r}")
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 @overload
-def load(path: str | os.PathLike[str], model: None = None, *, device: Any = "cpu") -> ScaleNetwork: ...
+def load(path: str | os.PathLike[str], model: None = None, *, device: Device = "cpu") -> ScaleNetwork: ...
 @overload
-def load(path: str | os.PathLike[str], model: nn.Module, *, device: Any = "cpu") -> Converted: ...
-def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device: Any = "cpu") -> nn.Module:
+def load(path: str | os.PathLike[str], model: nn.Module, *, device: Device = "cpu") -> Converted: ...
+def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device: Device = "cpu") -> ScaleNetwork:
     """Read a network that :func:`save` wrote, in evaluation mode, with its :class:`~scalespaces.models.Card`.
 
     Files are not trusted: no code in them is run, and a file that is damaged, foreign or absurd raises a ``ValueError``
@@ -139,11 +138,8 @@ def _set_dtypes(network: nn.Module, tensors: Tensors) -> None:
         tensor.data = tensor.data.to(_DTYPES[tensors[name][1]])
 
 
-# --- untrusted files -------------------------------------------------------------------------------------------------
-
-
 def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The file's description of its network, as far as it can be checked without building it."""
+    """An untrusted file's description of its network, as far as it can be checked without building it."""
     text = metadata.get(_KEY)
     if text is None:
         remedy = "read its tensors with safetensors.torch.load_file, and give them to load_state_dict"
@@ -156,16 +152,16 @@ def _describe(metadata: Mapping[str, str]) -> dict[str, Any]:
         raise ValueError(f"its description is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ValueError(f"its description is a {type(document).__name__}, not an object")
-    version, written_by = document.get("format"), document.get("version")
-    if type(version) is not int or version != FORMAT:
-        which = f"its format is {version!r:.40}, of scalespaces {written_by!r:.40}"
+    number = document.get("format")
+    if type(number) is not int or number != FORMAT:
+        which = f"its format is {number!r:.40}, of scalespaces {document.get('version')!r:.40}"
         raise ValueError(f"{which}, but this version reads format {FORMAT}; upgrade if the file is newer")
     if sum(isinstance(document.get(key), dict) for key in ("network", "conversion")) != 1:
         raise ValueError("its description has neither or both of a network and a conversion")
     return document
 
 
-def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None) -> Any:
+def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None) -> ScaleNetwork:
     """The network, once the file is known to contain exactly its tensors."""
     converted = isinstance(document.get("conversion"), dict)
     config = document["conversion" if converted else "network"]
@@ -173,10 +169,9 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
     _check_sizes(config, lift, tensors)
     if converted:
         if model is None:
-            raise ValueError(
-                f"it contains a conversion of a {document.get('converted')!r:.80}; give that model: "
-                "load(path, model=...), or --model MODULE:FUNCTION on the command line"
-            )
+            ways = "load(path, model=...), or --model MODULE:FUNCTION on the command line"
+            came = f"a conversion of a {document.get('converted')!r:.80}"
+            raise ValueError(f"it contains {came}; give that model: {ways}")
         _check_reach(lift, lift.get("num_levels", 4))
         network = _attempt(lambda: convert(model, **config))
         _compare(tensors, network, "its tensors are not those of the model, converted")
@@ -190,7 +185,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
         return _attempt(lambda: create_model(**config))
 
 
-def _attempt(build: Callable[[], Any]) -> Any:
+def _attempt(build: Callable[[], Network]) -> Network:
     """Build from a file's arguments. These may be of any type, and so may the error."""
     try:
         return build()
@@ -249,7 +244,7 @@ def _check_sizes(config: dict[str, Any], lift: dict[str, Any], tensors: Tensors)
                 raise ValueError(f"{name} may be {limit} at most with these tensors, got {item!r:.40}")
 
 
-def _leaves(value: Any, depth: int = 3) -> list[Any]:
+def _leaves(value: object, depth: int = 3) -> list[object]:
     """The items of nested lists: matrices, and lists of them, are all that arguments may nest."""
     if isinstance(value, dict) or (isinstance(value, list) and not depth):
         raise ValueError(f"arguments are plain values and lists, got {value!r:.80}")

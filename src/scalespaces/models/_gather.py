@@ -43,19 +43,19 @@ def zip_nests(nests: Sequence[Any], function: Callable[[Sequence[Any]], Any]) ->
     return function(nests)
 
 
-def map_spaces(nest: Any, function: Callable[[ScaleSpace], Any]) -> Any:
+def map_spaces(nest: object, function: Callable[[ScaleSpace], object]) -> Any:
     """The nest with the function applied to every ScaleSpace in it."""
     return zip_nests([nest], lambda leaf: function(leaf[0]) if isinstance(leaf[0], ScaleSpace) else leaf[0])
 
 
-def grids_of(nest: Any) -> list[Grid | None]:
+def grids_of(nest: object) -> list[Grid | None]:
     """The grid of every leaf, in the order of :func:`zip_nests`; None for one that is no ScaleSpace."""
     found: list[Grid | None] = []
     zip_nests([nest], lambda leaf: found.append(leaf[0].grid if isinstance(leaf[0], ScaleSpace) else None))
     return found
 
 
-def gather(nests: Sequence[Any], x: ScaleSpace, known: Callable[[], Sequence[Grid | None]]) -> Any:
+def gather(nests: Sequence[object], x: ScaleSpace, known: Callable[[], Sequence[Grid | None]]) -> Any:
     """The outputs for the levels of ``x`` as one nest of ScaleSpaces.
 
     ``known`` gives grids by the number of the leaf; it is asked where sizes alone do not tell (strided maps).

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from scalespaces._tables import text_table
 from scalespaces.models._blocks import size_label
 from scalespaces.models._network import NamedNetwork
+from scalespaces.nn._conv import ScaleConv
 from scalespaces.space import ScaleSpace
 
 _COSTS = ("parameters", "multiply_adds", "activations_mib")
+# What the paper's tables call modules that have no label of their own.
 _LABELS = {"Lift": "lift", "ScaleAvgPool": "average pooling", "ScalePool": "scale-pool", "Linear": "linear"}
 _LABELS |= {"GlobalPool": "global average pooling", "P4Pool": "group pool", "P4MPool": "group pool"}
 
@@ -41,12 +43,9 @@ class Summary(Layer):
     def total(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in _COSTS}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain lists and numbers."""
         return {"layers": [asdict(layer) | {"shape": list(layer.shape)} for layer in self.layers], "total": self.total}
-
-    def __str__(self) -> str:
-        return self.table()
 
     def table(self, name: str = "total", others: dict[str, Summary] | None = None) -> str:
         """The table as text; below it the sums of other networks, and this network's sums divided by theirs."""
@@ -59,6 +58,8 @@ class Summary(Layer):
         lines = text_table(rows, left=2).splitlines()
         rule, end = "-" * len(lines[0]), len(self.layers) + 1
         return "\n".join([lines[0], rule, *lines[1:end], rule, *lines[end:]])
+
+    __str__ = table
 
 
 def _costs(x: Layer) -> tuple[str, str, str]:
@@ -90,20 +91,22 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
     seen: list[Tensor] = [image]  # level 0 of the lift is the image itself
     started: dict[str, int] = {}
 
-    def start(*_: Any) -> None:
+    def start(*_: object) -> None:
         started.update(flops=counter.get_total_flops(), seen=len(seen))
 
-    def keep(module: nn.Module, args: Any, output: Tensor | ScaleSpace) -> None:
+    def keep(module: nn.Module, args: object, output: Tensor | ScaleSpace) -> None:
         tensors = output.levels if isinstance(output, ScaleSpace) else (output,)
         seen.extend(tensor for tensor in tensors if not any(tensor is old for old in seen))
 
-    def finish(module: nn.Module, args: Any, output: Tensor | ScaleSpace) -> None:
+    def finish(module: nn.Module, args: object, output: Tensor | ScaleSpace) -> None:
         memory = sum(tensor.numel() * tensor.element_size() for tensor in seen[started["seen"] :])
         parameters = sum(p.numel() for p in module.parameters())
         multiply_adds = (counter.get_total_flops() - started["flops"]) // 2
         levels, first = (output.num_levels, output.level(0)) if isinstance(output, ScaleSpace) else (1, output)
         shape = (levels, *first.shape[2:], first.shape[1])
-        layers.append(Layer(_label(module), shape, parameters, multiply_adds, memory / 2**20))
+        kind, label = type(module).__name__, getattr(module, "label", None)
+        label = f"corr{size_label(module.kernel_size)}" if isinstance(module, ScaleConv) else label
+        layers.append(Layer(label or _LABELS.get(kind, kind), shape, parameters, multiply_adds, memory / 2**20))
 
     children = [list(child) if isinstance(child, nn.ModuleList) else [child] for child in model.children()]
     for row in (row for rows in children for row in rows if not isinstance(row, nn.Identity)):
@@ -115,11 +118,3 @@ def summarize(model: NamedNetwork, input_shape: Sequence[int]) -> Summary:
         model(image)
     sums: dict[str, Any] = {name: sum(getattr(layer, name) for layer in layers) for name in _COSTS}
     return Summary("total", layers[-1].shape, **sums, layers=tuple(layers))
-
-
-def _label(module: Any) -> str:
-    """The name of a module in the paper's tables, or the name of its class."""
-    name = type(module).__name__
-    if name.endswith("Conv2d"):
-        return f"corr{size_label(module.kernel_size)}"
-    return getattr(module, "label", None) or _LABELS.get(name, name)

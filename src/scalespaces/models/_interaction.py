@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,9 @@ from scalespaces.theory._arguments import did_you_mean
 
 Interaction = None | str | Sequence[str] | Callable[[str, nn.Module], bool]
 
-_WITH_LEVELS: dict[type[nn.Module], Any] = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
-TORCHS_OWN = tuple(_WITH_LEVELS)
+Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+TORCHS_OWN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_WITH_LEVELS = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
 CONVOLUTIONS = (*TORCHS_OWN, *_WITH_LEVELS.values())
 
 
@@ -52,9 +54,9 @@ def _list(reasons: Mapping[str, str]) -> str:
     return f"of the model's convolutions, {'; '.join(lines)}{more}" if lines else "the model has no convolutions"
 
 
-def _obstacle(conv: Any, dims: int, scale_padding: str) -> str:
+def _obstacle(conv: Conv, dims: int, scale_padding: str) -> str:
     """Why the filters of a convolution cannot get a second level; empty if they can."""
-    kind, called = _kind(conv), type(conv).__name__
+    called = type(conv).__name__
     if len(conv.kernel_size) != dims:
         return f"({called}) slides over {len(conv.kernel_size)} axes, and images have {dims}: it is not over space"
     if has_hooks(conv):
@@ -65,9 +67,9 @@ def _obstacle(conv: Any, dims: int, scale_padding: str) -> str:
         return ""
     if scale_padding != "zeros":
         return f"({called}) has a forward of its own, which takes scale_padding='zeros' only"
-    if not _uses_weight_once(conv, kind):
-        return f"({called}) has a forward of its own, which changes the weight or does not use it as nn.{kind.__name__}"
-    return ""
+    if _uses_weight_once(conv):
+        return ""
+    return f"({called}) has a forward of its own, which changes the weight or does not use it as {_kind(conv).__name__}"
 
 
 def _kind(conv: nn.Module) -> type[nn.Module]:
@@ -82,24 +84,21 @@ def is_plain(conv: nn.Module) -> bool:
 
 
 class _Uses(TorchFunctionMode):
-    """Counts the convolutions that take a weight as it is, and notices what else is computed from it."""
+    """Records the functions that take a weight as it is."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.weight, self.convolutions, self.others = weight, 0, 0
+        self.weight, self.names = weight, list[str]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        kwargs = kwargs or {}
         if any(value is self.weight for value in (*args, *kwargs.values())):
-            if name in ("conv1d", "conv2d", "conv3d"):
-                self.convolutions += 1
-            elif name not in ("__get__", "size", "dim", "numel"):
-                self.others += 1
+            self.names.append(getattr(func, "__name__", ""))
         return func(*args, **kwargs)
 
 
 @torch.no_grad()
-def _uses_weight_once(conv: Any, kind: type[nn.Module]) -> bool:
+def _uses_weight_once(conv: Conv) -> bool:
     """Whether a forward of its own (dynamic padding, say) gives the weight, as it is, to one convolution."""
     side = 2 * max(d * n for d, n in zip(conv.dilation, conv.kernel_size, strict=True)) + 1
     image, uses = conv.weight.new_zeros(1, conv.in_channels, *[side] * len(conv.kernel_size)), _Uses(conv.weight)
@@ -108,7 +107,8 @@ def _uses_weight_once(conv: Any, kind: type[nn.Module]) -> bool:
             conv.forward(image)
     except Exception:  # code of others may raise any
         return False
-    return (uses.convolutions, uses.others) == (1, 0)
+    computed = [name for name in uses.names if name not in ("__get__", "size", "dim", "numel")]
+    return len(computed) == 1 and computed[0] in ("conv1d", "conv2d", "conv3d")
 
 
 def replace(model: nn.Module, chosen: Sequence[str], scale_padding: str) -> nn.Module:
@@ -130,7 +130,7 @@ def _two_levels(conv: Any, scale_padding: str, weights: dict[nn.Parameter, nn.Pa
         both = torch.stack([conv.weight.detach(), torch.zeros_like(conv.weight)], 2)
         weights[conv.weight] = nn.Parameter(both, conv.weight.requires_grad)
     if not is_plain(conv):
-        conv.__class__ = _Deep.of(type(conv))
+        conv.__class__ = _deep(type(conv))
         conv.weight = weights[conv.weight]
         return conv
     shape = (conv.in_channels, conv.out_channels, (2, *conv.kernel_size), conv.stride, conv.padding, conv.dilation)
@@ -140,17 +140,13 @@ def _two_levels(conv: Any, scale_padding: str, weights: dict[nn.Parameter, nn.Pa
     return layer
 
 
+@cache
+def _deep(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(kind.__name__, (_Deep, kind), {"__module__": kind.__module__})
+
+
 class _Deep(nn.Module):
     """A convolution with a forward of its own and a weight of two levels, which torch's function finds on the space."""
-
-    made: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {}
-
-    @classmethod
-    def of(cls, kind: type[nn.Module]) -> type[nn.Module]:
-        """The class of such convolutions."""
-        if kind not in cls.made:
-            cls.made[kind] = type(kind.__name__, (cls, kind), {"__module__": kind.__module__})
-        return cls.made[kind]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def apply(tensor: Tensor) -> Tensor:  # as ScaleConv2d does

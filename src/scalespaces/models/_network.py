@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from scalespaces.functional import feature_pyramid, resample
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import WINDOWS
-from scalespaces.nn import Lift, ScalePool, Trust, checkpoint
+from scalespaces.nn import Lift, ScalePool, checkpoint
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
+
+Layout = Sequence[int | None]
+LiftLike = Lift | Mapping[str, Any] | None  # a lift, or arguments that differ from a network's own
 
 
 class ImageTooSmallError(ValueError):
@@ -66,13 +69,13 @@ class Card:
         return card or cls()
 
     @classmethod
-    def from_json(cls, value: Any) -> Self:
+    def from_json(cls, value: object) -> Self:
         """The card that :meth:`to_json` wrote."""
         if not isinstance(value, dict) or not value.keys() <= {"classes", "mean", "std"}:
             raise ValueError(f"a card has classes, mean and std, got {value!r:.80}")
         return cls(**value)
 
-    def to_json(self) -> dict[str, list[Any]]:
+    def to_json(self) -> dict[str, list[str] | list[float]]:
         """Plain lists."""
         return {name: list(value) for name, value in vars(self).items()}
 
@@ -85,7 +88,7 @@ class Card:
         mean, std = (torch.tensor(v, dtype=image.dtype, device=image.device) for v in (self.mean, self.std))
         return (image - mean[:, None, None]) / std[:, None, None]
 
-    def check(self, config: dict[str, Any]) -> None:
+    def check(self, config: Mapping[str, object]) -> None:
         """Raise an error unless the network with this config has as many classes and channels as the card."""
         for name, key in (("classes", "num_classes"), ("mean", "in_channels")):
             given, expected = len(getattr(self, name)), config.get(key)
@@ -148,13 +151,10 @@ class ScaleNetwork(nn.Module):
 
     def weights(self, image: Tensor) -> Tensor:
         """How far each level is trusted, by image or by pixel: ``(B, S)`` or ``(B, S, H, W)``."""
-        return self._trust().weights(*self.scores_and_features(image), image.shape[2:])
-
-    def _trust(self) -> Trust:
         if self.scale_pool.trust is None:
             way = "combine them by trust: scalespaces.calibrate(network, images)"
             raise ValueError(f"levels have weights if they are combined by trust, got {self.scale_pool.mode!r}; {way}")
-        return self.scale_pool.trust
+        return self.scale_pool.trust.weights(*self.scores_and_features(image), image.shape[2:])
 
     def pyramid(self, image: Tensor) -> dict[str, Tensor]:
         """The features as a pyramid, for detection and segmentation heads: level k with step :math:`c^k`, by number."""
@@ -174,24 +174,19 @@ class ScaleNetwork(nn.Module):
 
 
 class NamedNetwork(ScaleNetwork):
-    r"""The base of networks built by name. Subclasses define :meth:`body` and :meth:`head`, and some :meth:`pool`.
+    r"""The base of networks built by name. Subclasses define ``blocks`` and :meth:`head`, and some :meth:`pool`.
 
     ``layout`` has the number of levels :math:`k` of each layer's filters, in order, and None for each 2 x 2 pooling.
     The lift's ``num_levels`` are the levels that come *out*: with ``scale_padding="valid"`` the network lifts to
     :math:`\sum (k - 1)` more, which its filters use up. Other arguments are as in :class:`ResNet`.
     """
 
+    blocks: nn.ModuleList
     recompute: bool = False
     """Whether training keeps only the inputs of blocks, and recomputes the rest in the backward pass; may be set."""
 
     def __init__(
-        self,
-        in_channels: int,
-        layout: Sequence[int | None],
-        lift: Lift | Mapping[str, Any] | None,
-        scale_padding: str,
-        window: str,
-        scale_pool: str,
+        self, in_channels: int, layout: Layout, lift: LiftLike, scale_padding: str, window: str, scale_pool: str
     ) -> None:
         super().__init__()
         asked = as_lift(lift, {"num_levels": 1})
@@ -201,10 +196,9 @@ class NamedNetwork(ScaleNetwork):
         if asked.dims != 2:
             raise ValueError(f"the network is for images, which have 2 spatial axes, got a lift with dims={asked.dims}")
         if scale_padding == "zeros" and deepest > asked.num_levels:
-            raise ValueError(
-                f"a filter of {deepest} levels never meets its last one in a space of {asked.num_levels}; use "
-                f"filter_levels of at most {asked.num_levels}, a lift with more num_levels, or another scale_padding"
-            )
+            ways = f"filter_levels of at most {asked.num_levels}, a lift with more num_levels, or another scale_padding"
+            rule = f"a filter of {deepest} levels never meets its last one in a space of {asked.num_levels}"
+            raise ValueError(f"{rule}; use {ways}")
         if window == "dilated" and None in layout and not isinstance(asked.base, float):
             raise ValueError(f'a matrix base needs plain poolings, got the base {asked.base}; use window="plain"')
         lost = [k - 1 if k and scale_padding == "valid" else 0 for k in layout]
@@ -223,17 +217,19 @@ class NamedNetwork(ScaleNetwork):
             last, samples = levels - 1, 1
             spacing = plan.base ** (last - zero) / plan.steps[last] if self.window == "dilated" else 1.0
             for _ in range(n):
-                samples = _whole(1 + spacing + 2 * (samples - 1))
+                samples = math.ceil(1 + spacing + 2 * (samples - 1) - 1e-9)  # enough samples, up to rounding
             # Each level is computed from the one before, in whole samples.
             ratios = [plan.steps[k] / plan.steps[k - 1] for k in range(last, zero, -1)]
             for ratio in ratios if last >= zero else [plan.steps[last]]:
-                samples = _whole(1 + ratio * (samples - 1))
+                samples = math.ceil(1 + ratio * (samples - 1) - 1e-9)
             side = max(side, samples)
         return side
 
     def body(self, levels: ScaleSpace) -> ScaleSpace:
-        """From the lifted image to features."""
-        raise NotImplementedError
+        """From the lifted image to features: here one block after the other."""
+        for block in self.blocks:
+            levels = self.through(block, levels)
+        return levels
 
     def head(self, features: ScaleSpace) -> ScaleSpace:
         """From features to each level's scores."""
@@ -254,11 +250,10 @@ class NamedNetwork(ScaleNetwork):
             raise ValueError(f"the network takes images {expected}, got shape {shape}; {remedy}")
         # A symbolic size (torch.export) is left to the poolings.
         if any(isinstance(n, int) and n < self.smallest_side for n in image.shape[2:]):
-            raise ImageTooSmallError(
-                f"{self.lift.num_levels} levels and {len(self.levels_pooled)} poolings need images of at least "
-                f"{self.smallest_side} pixels along each side, got {tuple(image.shape[2:])}; use a lift with fewer "
-                "num_levels or a smaller base, or larger images"
-            )
+            cause = f"{self.lift.num_levels} levels and {len(self.levels_pooled)} poolings"
+            rule = f"{cause} need images of at least {self.smallest_side} pixels along each side"
+            ways = "use a lift with fewer num_levels or a smaller base, or larger images"
+            raise ImageTooSmallError(f"{rule}, got {tuple(image.shape[2:])}; {ways}")
         levels = self.lift(image)
         if image.stride(1) == 1:  # channels last: levels that were cut or gathered may not be
             levels = levels.map(lambda level: level.contiguous(memory_format=torch.channels_last))
@@ -309,15 +304,12 @@ def strongest_level(answer: Tensor, scores: ScaleSpace, size: Sequence[int]) -> 
     return torch.cat(levels, 1).argmax(1) + scores.first_level
 
 
-def per_place(filter_levels: int | Sequence[int], places: Sequence[bool]) -> tuple[int, ...]:
+def per_place(filter_levels: int | Sequence[int], deep: Sequence[bool]) -> tuple[int, ...]:
     """The levels of the filters at each place: a single number goes where the paper has deep filters."""
-    if isinstance(filter_levels, int):
-        filter_levels = [filter_levels if deep else 1 for deep in places]
-    if len(filter_levels) != len(places):
-        raise ValueError(
-            f"filter_levels must be a number, or one for each of {len(places)} places, got {filter_levels}"
-        )
-    return tuple(check_integer("filter_levels", k, 1) for k in filter_levels)
+    levels = [filter_levels if place else 1 for place in deep] if isinstance(filter_levels, int) else filter_levels
+    if len(levels) != len(deep):
+        raise ValueError(f"filter_levels must be a number, or one for each of {len(deep)} places, got {levels}")
+    return tuple(check_integer("filter_levels", k, 1) for k in levels)
 
 
 def plain(value: Any) -> Any:
@@ -327,7 +319,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _whole(samples: float) -> int:
-    return math.ceil(samples - 1e-9)  # enough samples, up to rounding

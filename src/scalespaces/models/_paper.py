@@ -1,15 +1,14 @@
 """The paper's networks: DenseNets for classification, ResNets for segmentation."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.models._blocks import DenseBlock, LongSkip, ResidualBlock, Transition, Upsample, initialize
-from scalespaces.models._network import NamedNetwork, per_place, strongest_level
+from scalespaces.models._network import LiftLike, NamedNetwork, per_place, strongest_level
 from scalespaces.models._registry import register_model
-from scalespaces.nn import GlobalPool, Lift, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScaleAvgPool, ScaleConv2d
+from scalespaces.nn import GlobalPool, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScaleAvgPool, ScaleConv2d
 from scalespaces.semigroups._p4 import Group
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -55,12 +54,8 @@ class DenseNet(NamedNetwork):
         >>> model = DenseNet(lift={"num_levels": 4}, filter_levels=3)
         >>> model(torch.zeros(1, 3, 96, 96)).shape
         torch.Size([1, 2])
-        >>> model.features(torch.zeros(1, 3, 96, 96))
-        ScaleSpace(4 levels, base 2, torch.float32, cpu)
-          level 0: (1, 213, 24, 24), step 1, origin 0.375 0.375
-          level 1: (1, 213, 12, 12), step 2, origin 0.75 0.75
-          level 2: (1, 213, 6, 6), step 4, origin 1.5 1.5
-          level 3: (1, 213, 3, 3), step 8, origin 3 3
+        >>> model.features(torch.zeros(1, 3, 96, 96)).shapes
+        ((1, 213, 24, 24), (1, 213, 12, 12), (1, 213, 6, 6), (1, 213, 3, 3))
     """
 
     def __init__(
@@ -69,7 +64,7 @@ class DenseNet(NamedNetwork):
         in_channels: int = 3,
         growth: Sequence[int] = (12, 24, 48),
         num_layers: int = 3,
-        lift: Lift | Mapping[str, Any] | None = None,
+        lift: LiftLike = None,
         filter_levels: int | Sequence[int] = 1,
         scale_padding: str = "zeros",
         window: str = "dilated",
@@ -143,23 +138,18 @@ for _name, _settings, _about in (
 class ResNet(NamedNetwork):
     r"""The supplement's "A residual network": segmentation, for Cityscapes.
 
-    =================  ======================
-    layer              shape
-    =================  ======================
-    res[k,3,3]         [S, 992, 992, N]
-    average pooling
-    res[k,3,3]         [S, 496, 496, 2N]
-    average pooling
-    res[1,3,3]         [S, 248, 248, 4N]
-    res[k,3,3]         [S, 248, 248, 4N]
-    average pooling
-    res[1,3,3] x 3     [S, 124, 124, 8N]
-    res[k,3,3]         [S, 124, 124, 8N]
-    no-res[k,3,3]      [S, 124, 124, 8N]
-    scale-pool         [1, 124, 124, 8N]
-    corr[1,1,1]        [1, 124, 124, 19]
-    bilinear upsample  [1, 992, 992, 19]
-    =================  ======================
+    =============================================  ======================
+    layer                                          shape
+    =============================================  ======================
+    res[k,3,3]                                     [S, 992, 992, N]
+    average pooling - res[k,3,3]                   [S, 496, 496, 2N]
+    average pooling - res[1,3,3] - res[k,3,3]      [S, 248, 248, 4N]
+    average pooling - res[1,3,3] x 3 - res[k,3,3]  [S, 124, 124, 8N]
+    no-res[k,3,3]                                  [S, 124, 124, 8N]
+    scale-pool                                     [1, 124, 124, 8N]
+    corr[1,1,1]                                    [1, 124, 124, 19]
+    bilinear upsample                              [1, 992, 992, 19]
+    =============================================  ======================
 
     The settings :math:`[k, S, N]` are [2, 4, 16] for the S-ResNet with multiscale interaction, [1, 4, 16] without, [1,
     1, 16] for the ResNet with matched channels and [1, 1, 18] with matched parameters. The poolings shift the samples;
@@ -195,7 +185,7 @@ class ResNet(NamedNetwork):
         num_classes: int = 19,
         in_channels: int = 3,
         width: int = 16,
-        lift: Lift | Mapping[str, Any] | None = None,
+        lift: LiftLike = None,
         filter_levels: int | Sequence[int] = 1,
         scale_padding: str = "zeros",
         window: str = "dilated",

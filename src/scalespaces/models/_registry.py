@@ -28,7 +28,7 @@ class Entry:
 
     build: type[NamedNetwork]
     about: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     input_shape: tuple[int, int, int]
     baseline: str | None
 
@@ -46,7 +46,7 @@ def register_model(
     name: str,
     build: type[NamedNetwork],
     about: str,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     *,
     input_shape: tuple[int, int, int] = (3, 224, 224),
     baseline: str | None = None,
@@ -83,9 +83,8 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
         name: one of :func:`list_models`.
         preset: ``"recommended"`` lifts by cascade to a pyramid, which is exact and cheap. ``"paper"`` does what the
             paper does: the direct lift, every level at every pixel, plain windows.
-        **arguments: those of its class, :class:`~scalespaces.models.DenseNet`, :class:`~scalespaces.models.ResNet` or
-            :class:`~scalespaces.models.ConvNet`, to replace the network's own. A dict for ``lift`` is merged with the
-            network's own lift, a :class:`~scalespaces.nn.Lift` replaces it.
+        **arguments: those of its class, :class:`DenseNet`, :class:`ResNet` or :class:`ConvNet`, to replace the
+            network's own. A dict for ``lift`` is merged with the network's own lift, a ``Lift`` replaces it.
 
     Returns:
         The network. Its ``config`` has the name and all arguments as plain values: ``create_model(**config)`` builds
@@ -129,41 +128,32 @@ def _refuse_unknown(complaint: str, names: Iterable[str], known: Iterable[str], 
             raise error(f"{complaint} {name!r}{did_you_mean(name, known)} (there are {', '.join(known)})")
 
 
-def build(place: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+def build(place: str, arguments: Mapping[str, object] | None = None) -> nn.Module:
     """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes.
 
     The module may be a file in the current directory. Plain arguments may follow the function, as in
     ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
     """
-    place, given = _split(place)
-    given |= arguments or {}
-    module, _, name = place.partition(":")
+    function, opened, values = place.partition("(")
+    try:
+        call = ast.parse(f"f({values if opened else ')'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("arguments need names, as in (num_classes=3)")
+        given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords} | dict(arguments or {})
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r}: {error}") from error
+    module, _, name = function.partition(":")
     here = os.getcwd()  # where modules are found as well, as ``python -m`` does
     sys.path.insert(0, here)
     try:
         model = attrgetter(name)(importlib.import_module(module))(**given)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        takes = "the arguments " + ", ".join(given) if given else "no arguments"
-        raise ValueError(
-            f"a model is named by a function of {takes}, MODULE:FUNCTION, got {place!r}: {error}"
-        ) from error
+        takes = f"the arguments {', '.join(given)}" if given else "no arguments"
+        rule = f"a model is named by a function of {takes}, MODULE:FUNCTION"
+        raise ValueError(f"{rule}, got {function!r}: {error}") from error
     finally:
         if here in sys.path:
             sys.path.remove(here)
     if not isinstance(model, nn.Module):
         raise ValueError(f"a model is named by what makes an nn.Module, got {place!r}, a {type(model).__name__}")
     return model
-
-
-def _split(place: str) -> tuple[str, dict[str, Any]]:
-    """The function's name, and the plain values in its parentheses."""
-    name, opened, rest = place.partition("(")
-    if not opened:
-        return place, {}
-    try:
-        call = ast.parse(f"f({rest}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
-            raise ValueError("arguments need names, as in (num_classes=3)")
-        return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r}: {error}") from error
