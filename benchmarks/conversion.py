@@ -126,7 +126,7 @@ def answer(network: Converted, view: Mapping[str, Tensor]) -> Tensor:
         ScaleSpace(view[part].float()[first - FINEST :, None].unbind(), first_level=first)
         for part in ("scores", "features")
     )
-    return network.scale_pool.trust(scores, features).argmax()
+    return network.scale_pool(scores, features).argmax()
 
 
 def tables(name: str, answers: dict[str, dict[tuple[float, Path], Tensor]], protocol: str) -> Iterator[Table]:
