@@ -14,7 +14,7 @@ from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
 from scalespaces.functional._resample import on_grid_of
 from scalespaces.functional._sampling import lead
 from scalespaces.space._grid import Grid
-from scalespaces.space._numbers import Ints, as_integer, remembered
+from scalespaces.space._numbers import Ints, remembered
 from scalespaces.space._space import ScaleSpace, check_grid
 from scalespaces.space._strict import is_strict
 from scalespaces.space._window import Window, window_of
@@ -123,7 +123,7 @@ def _fold_plan(
     grid: Grid, k: int, source: int, window: Window, sizes: tuple[int, ...], samples: tuple[int, ...]
 ) -> tuple[Fold, ...] | None:
     """How interpolation of a coarser level and the filter fold into one; None if they do not."""
-    plain = grid.dims and not grid.causal and isinstance(grid.base, float) and as_integer(grid.spacings()[k]) == 1
+    plain = grid.dims and not grid.causal and isinstance(grid.base, float) and grid.is_plain(k)
     if not plain or set(window.stride + window.dilation) != {1}:
         return None
     step = grid.steps[source]

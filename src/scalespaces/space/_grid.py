@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scalespaces.space._numbers import remembered
+from scalespaces.space._numbers import as_integer, remembered
 from scalespaces.space._window import Window
 from scalespaces.theory._causal import check_causal_base
 from scalespaces.theory._scale import Base, check_base, power
@@ -102,6 +102,10 @@ class Grid:
     def spacings(self) -> tuple[Any, ...]:
         """The spacing of every level."""
         return tuple(self.spacing(index) for index in range(self.num_levels))
+
+    def is_plain(self, index: int) -> bool:
+        """Whether taps meet neighboring samples, as in a plain convolution."""
+        return as_integer(self.spacings()[index]) == 1
 
     def leeway(self, index: int) -> float:
         """By how many samples the sizes of two branches may differ: dilated windows have wide borders."""
