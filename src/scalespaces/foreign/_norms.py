@@ -13,19 +13,9 @@ from scalespaces.space._space import ScaleSpace, check_space
 
 
 @instead_of("batch_norm")
-def _batch_norm(
-    func: Callable,
-    input: Any,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> ScaleSpace:
+def _batch_norm(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
     _check_channels(input, func, [0, 1])
-    return scale_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    return scale_batch_norm(input, *args, **kwargs)
 
 
 @instead_of("instance_norm")
@@ -42,15 +32,13 @@ def _instance_norm(
 ) -> ScaleSpace:
     _check_channels(input, func, [0, 1])
     if use_input_stats and running_mean is not None:
-        raise ValueError(
-            "instance_norm would update its running statistics at every level; turn track_running_stats off"
-        )
+        raise ValueError("instance_norm would update running statistics at every level; turn track_running_stats off")
     return apply(func, (input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps), {})
 
 
-@instead_of("group_norm")
-def _group_norm(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
-    _check_channels(input, func, [0, 1])
+@instead_of("group_norm", "linear")
+def _on_channels(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
+    _check_channels(input, func, [-1] if func.__name__ == "linear" else [0, 1])
     return apply(func, (input, *args), kwargs)
 
 
@@ -58,12 +46,6 @@ def _group_norm(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleS
 def _layer_norm(func: Callable, input: Any, normalized_shape: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
     _check_channels(input, func, range(-len(normalized_shape), 0))
     return apply(func, (input, normalized_shape, *args), kwargs)
-
-
-@instead_of("linear")
-def _linear(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleSpace:
-    _check_channels(input, func, [-1])
-    return apply(func, (input, *args), kwargs)
 
 
 @instead_of("matmul", "mm", "bmm", "__matmul__")

@@ -8,18 +8,10 @@ from torch.nn import functional as F
 
 from scalespaces._torch import hint
 from scalespaces.foreign._register import as_tuple, each, instead_of, name_of, on_grid
-from scalespaces.foreign._upsample import (
-    LINEAR,
-    NEAREST,
-    check_upsampling,
-    half_pixel,
-    interpolate_spread,
-    lattices_of,
-    nominal_factor,
-)
+from scalespaces.foreign._upsample import LINEAR, NEAREST, half_pixel, interpolate_spread, lattices_of, nominal_factor
 from scalespaces.space._levelwise import apply, select
 from scalespaces.space._numbers import as_integer, count
-from scalespaces.space._per_level import PerLevel, at_level
+from scalespaces.space._per_level import PerLevel
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.space._window import window_of
 
@@ -40,7 +32,7 @@ def _pad(func: Callable, input: Any, pad: Any, mode: str = "constant", value: fl
             raise ValueError(f"padding needs taps on samples, got {x.spacing(k)} samples between them; use a pyramid")
         # One number counts taps; one number per level was computed from sizes, and counts samples.
         amounts = {
-            a: tuple(at_level(p, k) if isinstance(p, PerLevel) or a not in x.axes else p * spacing for p in pair)
+            a: tuple(select(p, k) if isinstance(p, PerLevel) or a not in x.axes else p * spacing for p in pair)
             for a, pair in pairs.items()
         }
         flat = [amount for a in sorted(amounts, reverse=True) for amount in amounts[a]]
@@ -65,42 +57,37 @@ def _interpolate(
     if mode is None:
         mode, align_corners = ("bilinear", True) if func.__name__ == "upsample_bilinear" else ("nearest", align_corners)
     options: dict[str, Any] = {"mode": mode, "align_corners": align_corners, "antialias": antialias}
-    dims = x.ndim - 2
+    size = None if size is None else as_tuple(size, x.ndim - 2)
 
-    def plain(level: Tensor, k: int, target: Any = size) -> Tensor:
-        if target is not None:
-            return F.interpolate(level, select(target, k), **options)
+    def plain(level: Tensor, k: int) -> Tensor:
+        if size is not None:
+            return F.interpolate(level, select(size, k), **options)
         return F.interpolate(level, scale_factor=scale_factor, recompute_scale_factor=recompute_scale_factor, **options)
 
-    size = None if size is None else tuple(as_tuple(size, dims))
-    if not x.dims or (size is not None and all(n == 1 for k in range(x.num_levels) for n in x.sizes(k))):
-        return x.on([plain(level, k, size) for k, level in enumerate(x.levels)], x.grid.flatten())
-    on_grid(x, F.interpolate, dims)
-    factor = _factors(x, size, scale_factor)
-    if factor is None:  # the same size at all levels: that of the image as a whole
-        if any(isinstance(n, PerLevel) for n in size or ()):
+    factor = None
+    if x.dims and (size is None or any(n != 1 for k in range(x.num_levels) for n in x.sizes(k))):
+        on_grid(x, F.interpolate, x.ndim - 2)
+        factor = _factors(x, size, scale_factor)
+        if factor is None and any(isinstance(n, PerLevel) for n in size or ()):
             raise ValueError(f"interpolation of levels {x.shapes} to {size} does not use one factor for all levels")
-        return x.on([plain(level, k, size) for k, level in enumerate(x.levels)], x.grid.flatten())
+    if factor is None:  # the same size at all levels: that of the image as a whole
+        return x.on([plain(level, k) for k, level in enumerate(x.levels)], x.grid.flatten())
     levels: list[Tensor] = []
     exact = scale_factor is not None and not recompute_scale_factor
-    zero = plain(x.level(0), -x.first_level, size)
+    zero = plain(x.level(0), -x.first_level)
     for k, level in enumerate(x.levels):
         if k == -x.first_level:
             levels.append(zero)
         elif as_integer(x.spacing(k)) == 1:
-            levels.append(plain(level, k, size))
+            levels.append(plain(level, k))
         else:
-            check_upsampling(x, F.interpolate)
+            lattices, base = lattices_of(x, k, F.interpolate)
             if antialias or mode not in LINEAR + NEAREST:
-                raise ValueError(
-                    f"interpolation by mode={mode!r}, antialias={antialias} with taps {x.spacing(k):g} samples apart "
-                    'is not supported; use sampling="pyramid", or mode "nearest" or "bilinear"'
-                )
-            lattices, base = lattices_of(x, k)
+                came = f"interpolation by mode={mode!r}, antialias={antialias} with taps {lattices} samples apart"
+                raise ValueError(f'{came} is not supported; use sampling="pyramid", or mode "nearest" or "bilinear"')
             for axis, f in enumerate(factor, 2):
-                n = level.shape[axis]
-                old = count(n, lattices)
-                end = count(zero.shape[axis], x.steps[k]) if size is None else at_level(size[axis - 2], k)
+                old = count(level.shape[axis], lattices)
+                end = count(zero.shape[axis], x.steps[k]) if size is None else select(size[axis - 2], k)
                 new = count(end, lattices)
                 ratio = 1 / f if exact else old / new
                 if align_corners:
@@ -117,28 +104,16 @@ def _factors(x: ScaleSpace, size: tuple | None, scale_factor: Any) -> list[float
     factors = []
     for axis, n in enumerate(size):
         old = [hint(x.sizes(k)[axis]) for k in range(x.num_levels)]
-        new = [hint(at_level(n, k)) for k in range(x.num_levels)]
+        new = [hint(select(n, k)) for k in range(x.num_levels)]
         factors.append(nominal_factor(old, new, x.unit[axis], spacings))
     return None if None in factors else factors
 
 
-@instead_of("pixel_shuffle")
-def _pixel_shuffle(func: Callable, input: Any, upscale_factor: int) -> ScaleSpace:
-    x = _on_plain_grid(input, func)
-    factor = [float(upscale_factor)] * 2
-    return x.on(each(func, x, upscale_factor), x.grid.refine(tuple(factor), half_pixel(factor)))
-
-
-@instead_of("pixel_unshuffle")
-def _pixel_unshuffle(func: Callable, input: Any, downscale_factor: int) -> ScaleSpace:
-    x, f = _on_plain_grid(input, func), downscale_factor
-    return x.on(each(func, x, f), x.grid.slide(window_of((f, f), f)))
-
-
-def _on_plain_grid(x: Any, func: Callable) -> ScaleSpace:
-    x = on_grid(x, func, 2)
+@instead_of("pixel_shuffle", "pixel_unshuffle")
+def _pixel_shuffle(func: Callable, input: Any, *args: int, **kwargs: int) -> ScaleSpace:
+    (f,), x = (*args, *kwargs.values()), on_grid(input, func, 2)
     if any(as_integer(x.spacing(k)) != 1 for k in range(x.num_levels)):
-        raise ValueError(
-            f'{name_of(func)} takes neighboring samples, which is right on a pyramid; use sampling="pyramid"'
-        )
-    return x
+        raise ValueError(f'{name_of(func)} takes neighboring samples, which suits pyramids; use sampling="pyramid"')
+    finer, factor = name_of(func) == "pixel_shuffle", (float(f), float(f))
+    grid = x.grid.refine(factor, half_pixel(factor)) if finer else x.grid.slide(window_of((f, f), f))
+    return x.on(each(func, x, f), grid)

@@ -27,33 +27,19 @@ def half_pixel(factor: Sequence[float]) -> tuple[float, ...]:
 
 
 def interpolate_spread(
-    f: Tensor,
-    axis: int,
-    spacing: int,
-    base: int,
-    factor: float,
-    size: int,
-    mode: str,
-    align_corners: bool,
-    ratio: float,
+    f: Tensor, axis: int, spacing: int, base: int, factor: float, size: int, mode: str, aligned: bool, ratio: float
 ) -> Tensor:
     """Make one axis of a level finer by ``factor``, to ``size`` samples, each of its ``spacing`` lattices by itself.
 
-    ``ratio`` samples of a lattice go into one of the result; ``mode`` and ``align_corners`` are those of F.interpolate.
+    ``ratio`` samples of a lattice go into one of the result; ``mode`` and ``aligned`` corners are as in F.interpolate.
     """
     j = torch.arange(size, device=f.device)
-    u = torch.div(j, spacing, rounding_mode="floor")
-    real = torch.float64 if f.device.type != "mps" else torch.float32
-    if mode == "nearest":
-        place = (u.to(real) * ratio).floor()
-    elif mode == "nearest-exact":
-        place = ((u.to(real) + 0.5) * ratio).floor()
-    else:
-        place = u.to(real) * ratio if align_corners else ((u.to(real) + 0.5) * ratio - 0.5).clip(min=0)
-    low = place.floor()
-    weight = (place - low).to(f.dtype)
-    start, near, apart = _phases(j - u * spacing, spacing, base, factor, real)
-    low = low.long() * spacing + start
+    u, half = j // spacing, 0.0 if aligned or mode == "nearest" else 0.5
+    place = (_as_real(u) + half) * ratio
+    if mode not in NEAREST:
+        place = (place - half).clip(min=0)
+    start, near, apart = _phases(j - u * spacing, spacing, base, factor)
+    low = place.floor().long() * spacing + start
 
     def read(index: Tensor) -> Tensor:
         return take(f, axis, within(index, f.shape[axis], spacing))
@@ -66,17 +52,21 @@ def interpolate_spread(
 
     if mode in NEAREST:
         return read(low)
-    return torch.lerp(between(low), between(low + spacing), along(weight))
+    return torch.lerp(between(low), between(low + spacing), along((place - place.floor()).to(f.dtype)))
 
 
-def _phases(r: Tensor, spacing: int, base: int, factor: float, real: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _as_real(index: Tensor) -> Tensor:
+    return index.to(torch.float64 if index.device.type != "mps" else torch.float32)
+
+
+def _phases(r: Tensor, spacing: int, base: int, factor: float) -> tuple[Tensor, Tensor, Tensor]:
     """Where lattices that begin ``r / factor`` samples later are read: a neighbor, weight of the next, distance."""
     apart = torch.ones_like(r)
     power = base
     while power < spacing:
         apart = torch.where(r % power == 0, power, apart)
         power *= base
-    steps = r.to(real) / apart / factor
+    steps = _as_real(r) / apart / factor
     whole = (steps + 1e-9).floor()
     return whole.long() * apart, (steps - whole).clip(min=0), apart
 
@@ -101,9 +91,7 @@ def transpose_spread(
 def _lattices(f: Tensor, axis: int, spacing: int, base: int, factor: int) -> Tensor:
     """The lattices of one axis, one after another along the batch."""
     n = f.shape[axis]
-    real = torch.float64 if f.device.type != "mps" else torch.float32
-    r = torch.arange(spacing, device=f.device)
-    start, near, apart = _phases(r, spacing, base, factor, real)
+    start, near, apart = _phases(torch.arange(spacing, device=f.device), spacing, base, factor)
     m = torch.arange((n - 1) // spacing + 1, device=f.device) * spacing
     index = start[:, None] + m
 
@@ -133,15 +121,9 @@ def nominal_factor(old: Sequence[int], new: Sequence[int], unit: float, spacings
     return float(best) if up else 1 / best
 
 
-def check_upsampling(x: ScaleSpace, func: Callable) -> None:
-    spacings = [x.spacing(k) for k in range(x.num_levels)]
-    if not all(as_integer(spacing) for spacing in spacings):
-        raise ValueError(
-            f'{name_of(func)} needs taps on samples, got spacings {spacings}; use sampling="pyramid" or an integer base'
-        )
-
-
-def lattices_of(x: ScaleSpace, index: int) -> tuple[int, int]:
+def lattices_of(x: ScaleSpace, index: int, func: Callable) -> tuple[int, int]:
     """How many lattices the level has, and the base."""
-    spacing = as_integer(x.spacing(index)) or 1
+    spacing = as_integer(x.spacing(index))
+    if not spacing:
+        raise ValueError(f'{name_of(func)} needs taps on samples, got {x.spacing(index)} apart; use sampling="pyramid"')
     return spacing, (as_integer(x.base) or spacing)

@@ -5,18 +5,18 @@ Where taps are one sample apart (a pyramid, and level 0 of any sampling) the tor
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from scalespaces.foreign._register import as_tuple, dims_of, each, instead_of, name_of, on_grid
-from scalespaces.foreign._upsample import check_upsampling, lattices_of, transpose_spread
+from scalespaces.foreign._upsample import lattices_of, transpose_spread
 from scalespaces.functional import scale_conv
 from scalespaces.functional._correlate import correlate
 from scalespaces.functional._sampling import pad
+from scalespaces.space._levelwise import select
 from scalespaces.space._numbers import as_integer, count
-from scalespaces.space._per_level import PerLevel, at_level
+from scalespaces.space._per_level import PerLevel
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.space._window import Window
 
@@ -62,10 +62,9 @@ def _conv_transpose(
     x = on_grid(input, func, dims)
     stride, padding, dilation = as_tuple(stride, dims), as_tuple(padding, dims), as_tuple(dilation, dims)
     output_padding = as_tuple(output_padding, dims)
-    check_upsampling(x, func)
 
     def plain(level: Tensor, k: int = -x.first_level) -> Tensor:
-        extra = tuple(at_level(p, k) for p in output_padding)
+        extra = select(output_padding, k)
         return func(level, weight, bias, stride, padding, extra, groups, dilation)
 
     zero = plain(x.level(0))
@@ -75,32 +74,35 @@ def _conv_transpose(
             levels.append(zero if k == -x.first_level else plain(level, k))
         else:
             size = [count(n, x.steps[k]) for n in zero.shape[2:]]
-            levels.append(transpose_spread(level, *lattices_of(x, k), stride, plain, size))
+            levels.append(transpose_spread(level, *lattices_of(x, k, func), stride, plain, size))
     axes = zip(weight.shape[2:], dilation, padding, stride, strict=True)
     shift = tuple(-(d * (n - 1) / 2 - p) / s for n, d, p, s in axes)
     return x.on(levels, x.grid.refine(tuple(map(float, stride)), shift))
 
 
-def _covers(x: ScaleSpace, size: tuple, padding: tuple, dilation: tuple) -> bool:
-    """Whether the window is all of space at every level."""
-    if any(padding) or any(d != 1 for d in dilation):
-        return False
-    return all(at_level(s, k) == n for k in range(x.num_levels) for s, n in zip(size, x.sizes(k), strict=True))
-
-
-def _slide(
-    x: ScaleSpace,
-    window: Window,
-    plain: Callable[[Tensor], Tensor],
-    spread: Callable[[Tensor, Any], Tensor],
-    ceil_mode: bool,
+def _pool(
+    func: Callable, input: Any, spread: Callable[[Tensor, Window, Any], Tensor], given: tuple, **options: Any
 ) -> ScaleSpace:
-    levels = []
+    """Pool by ``func`` where taps are neighbors or the window is all of space, otherwise by ``spread``."""
+    dims = dims_of(func)
+    x, stride = on_grid(input, func, dims), given[1]
+    size, _, padding, *dilation = [as_tuple(value, dims) for value in given]
+    stride = size if stride is None or stride in ((), []) else as_tuple(stride, dims)
+    arguments = (size, stride, padding, *dilation)
+    apart = dilation[0] if dilation else (1,) * dims
+    whole = not any(padding) and all(d == 1 for d in apart)
+    if whole and all(select(s, k) == n for k in range(x.num_levels) for s, n in zip(size, x.sizes(k), strict=True)):
+        return x.on(each(func, x, *arguments, **options), x.grid.average([True] * dims))
+    if any(isinstance(n, PerLevel) for n in (*size, *stride, *padding)):
+        came = f"{size} of {x.shapes}, stride {stride}, padding {padding}; use adaptive pooling"
+        raise ValueError(f"a window has one size for all levels unless it is all of space, got {came}")
+    window, levels = Window(size, stride, tuple((p, p) for p in padding), apart), []
     for k, level in enumerate(x.levels):
         spacing = x.spacing(k)
-        if not ceil_mode:
+        if not options["ceil_mode"]:
             window.check(level.shape[2:], spacing, k + x.first_level)
-        levels.append(plain(level) if as_integer(spacing) == 1 else spread(level, spacing))
+        plain = as_integer(spacing) == 1
+        levels.append(func(level, *arguments, **options) if plain else spread(level, window, spacing))
     return x.on(levels, x.grid.slide(window))
 
 
@@ -124,22 +126,6 @@ def _pad_for(window: Window, level: Tensor, spacing: Any, ceil_mode: bool) -> li
     return amounts
 
 
-def _pool_window(func: Callable, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> tuple:
-    dims = dims_of(func)
-    size = as_tuple(kernel_size, dims)
-    stride = size if stride is None or stride in ((), []) else as_tuple(stride, dims)
-    return size, stride, as_tuple(padding, dims), as_tuple(dilation, dims)
-
-
-def _window(x: ScaleSpace, size: tuple, stride: tuple, padding: tuple, dilation: tuple) -> Window:
-    if any(isinstance(n, PerLevel) for n in (*size, *stride, *padding)):
-        raise ValueError(
-            f"a window has one size for all levels unless it is all of space, got {size} of {x.shapes}, stride "
-            f"{stride}, padding {padding}; use adaptive pooling"
-        )
-    return Window(size, stride, tuple((p, p) for p in padding), dilation)
-
-
 @instead_of("max_pool1d", "max_pool2d", "max_pool3d")
 def _max_pool(
     func: Callable,
@@ -151,23 +137,12 @@ def _max_pool(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> ScaleSpace:
-    x = on_grid(input, func, dims_of(func))
-    if return_indices:
-        raise TypeError(f"{name_of(func)} with return_indices=True has no place for grids; use F.interpolate to unpool")
-    arguments = _pool_window(func, kernel_size, stride, padding, dilation)
-    if _covers(x, arguments[0], *arguments[2:]):
-        return x.on(each(func, x, arguments[0]), x.grid.average([True] * x.dims))
-    window = _window(x, *arguments)
-
-    def plain(level: Tensor) -> Tensor:
-        return func(level, *arguments, ceil_mode=ceil_mode)
-
-    def spread(level: Tensor, spacing: Any) -> Tensor:
+    def spread(level: Tensor, window: Window, spacing: Any) -> Tensor:
         amounts = _pad_for(window, level, spacing, ceil_mode)
         apart = tuple(d * (as_integer(spacing) or 1) for d in window.dilation)
         return func(pad(level, amounts, value=-math.inf), window.size, window.stride, 0, apart)
 
-    return _slide(x, window, plain, spread, ceil_mode)
+    return _pool(func, input, spread, (kernel_size, stride, padding, dilation), ceil_mode=ceil_mode)
 
 
 @instead_of("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -181,26 +156,17 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> ScaleSpace:
-    x = on_grid(input, func, dims_of(func))
-    arguments = _pool_window(func, kernel_size, stride, padding, 1)
-    more = {} if divisor_override is None else {"divisor_override": divisor_override}
-    if _covers(x, arguments[0], *arguments[2:]):
-        return x.on(each(func, x, arguments[0], **more), x.grid.average([True] * x.dims))
-    window = _window(x, *arguments)
+    options = {} if divisor_override is None else {"divisor_override": divisor_override}
 
-    def plain(level: Tensor) -> Tensor:
-        return func(level, *arguments[:3], ceil_mode=ceil_mode, count_include_pad=count_include_pad, **more)
-
-    def total(f: Tensor, spacing: Any, view: Window) -> Tensor:
+    def total(f: Tensor, spacing: Any, window: Window) -> Tensor:
         ones = f.new_ones(f.shape[1], 1, *window.size)
-        return correlate(f, ones, window=view, spacing=spacing, groups=f.shape[1])
+        return correlate(f, ones, window=window, spacing=spacing, groups=f.shape[1])
 
-    unpadded = replace(window, padding=((0, 0),) * x.dims)
-
-    def spread(level: Tensor, spacing: Any) -> Tensor:
-        if not ceil_mode and (count_include_pad or not any(arguments[2])):
+    def spread(level: Tensor, window: Window, spacing: Any) -> Tensor:
+        if not ceil_mode and (count_include_pad or not any(map(any, window.padding))):
             return total(level, spacing, window) / (divisor_override or math.prod(window.size))
         amounts = _pad_for(window, level, spacing, ceil_mode)
+        unpadded = Window(window.size, window.stride, ((0, 0),) * len(amounts), window.dilation)
         sums = total(pad(level, amounts), spacing, unpadded)
         if divisor_override is not None:
             return sums / divisor_override
@@ -212,16 +178,14 @@ def _avg_pool(
             amounts = [(0, all_after - after) for (_, all_after), (_, after) in zip(amounts, inner, strict=True)]
         return sums / total(pad(counted, amounts), spacing, unpadded)
 
-    return _slide(x, window, plain, spread, ceil_mode)
+    options |= {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    return _pool(func, input, spread, (kernel_size, stride, padding), **options)
 
 
 @instead_of(*(f"adaptive_{kind}_pool{d}d" for kind in ("avg", "max") for d in (1, 2, 3)))
 def _adaptive_pool(func: Callable, input: Any, output_size: Any, return_indices: bool = False) -> ScaleSpace:
     dims = dims_of(func)
-    if return_indices:
-        raise TypeError(f"{name_of(func)} with return_indices=True has no place for grids")
-    x = check_space(input)
-    size = as_tuple(output_size, dims)
+    x, size = check_space(input), as_tuple(output_size, dims)
     if x.dims:
         on_grid(x, func, dims)
     levels = each(func, x, size)

@@ -14,7 +14,7 @@ from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
 from scalespaces.functional._resample import on_grid_of
 from scalespaces.functional._sampling import lead
 from scalespaces.space._grid import Grid
-from scalespaces.space._numbers import remembered
+from scalespaces.space._numbers import Ints, remembered
 from scalespaces.space._space import ScaleSpace, check_grid
 from scalespaces.space._strict import is_strict
 from scalespaces.space._window import Window, window_of
@@ -30,9 +30,9 @@ def scale_conv(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = "same",
-    dilation: int | Sequence[int] = 1,
+    stride: Ints = 1,
+    padding: Ints | str = "same",
+    dilation: Ints = 1,
     groups: int = 1,
     padding_mode: PaddingMode = "zeros",
     scale_padding: str = "zeros",
@@ -69,10 +69,8 @@ def scale_conv(
     if plain:
         weight = weight.unsqueeze(2)
     if dims == 0 or weight.ndim != dims + 3:
-        raise ValueError(
-            f"{dims}-dimensional levels need a weight (C_out, C_in / groups, k, *kernel) of {dims + 3} axes, got "
-            f"shape {tuple(weight.shape)}"
-        )
+        rule = f"{dims}-dimensional levels need a weight (C_out, C_in / groups, k, *kernel) of {dims + 3} axes"
+        raise ValueError(f"{rule}, got shape {tuple(weight.shape)}")
     if x.levels[0].shape[1] != weight.shape[1] * groups:
         raise ValueError(f"the filter takes {weight.shape[1] * groups} channels, got {x.levels[0].shape[1]}")
     check_causal_padding(padding_mode) if grid.causal else check_padding_mode(padding_mode)
@@ -166,8 +164,6 @@ def check_scale_padding(scale_padding: str, num_levels: int, depth: int) -> int:
     if scale_padding != "valid":
         return num_levels
     if depth > num_levels:
-        raise ValueError(
-            f'scale_padding="valid" needs at least as many levels as the filter has, got {num_levels} levels and a '
-            f"filter of {depth}; lift to more levels"
-        )
+        rule = 'scale_padding="valid" needs at least as many levels as the filter has'
+        raise ValueError(f"{rule}, got {num_levels} levels and a filter of {depth}; lift to more levels")
     return num_levels - depth + 1

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -79,18 +78,15 @@ def plan_lift(
     check_choice("method", method, METHODS)
     num_levels, first_level = check_integer("num_levels", num_levels, 1), check_integer("first_level", first_level)
     if not -num_levels < first_level <= 0:
-        raise ValueError(
-            f"first_level must be 0, or negative with level 0 still among the {num_levels} levels, got {first_level!r}"
-        )
+        rule = f"first_level must be 0, or negative with level 0 still among the {num_levels} levels"
+        raise ValueError(f"{rule}, got {first_level!r}")
     if not (math.isfinite(truncation) and truncation > 0):
         raise ValueError(f"truncation is a positive number of standard deviations, got {truncation}")
     oversampling = _oversampling(sampling)
     if not isinstance(base, float):
         if sampling != "dense" or first_level or family != get_kernel("discrete_gaussian"):
-            raise ValueError(
-                'a matrix base needs sampling="dense", first_level=0 and the discrete Gaussian, got '
-                f"sampling={sampling!r}, first_level={first_level}, kernel={kernel!r}"
-            )
+            rule = 'a matrix base needs sampling="dense", first_level=0 and the discrete Gaussian'
+            raise ValueError(f"{rule}, got sampling={sampling!r}, first_level={first_level}, kernel={kernel!r}")
         stages = _matrix_stages(num_levels, base, zero_scale, method, truncation)
         return LiftPlan(base, (1.0,) * num_levels, 0, family, padding_mode, truncation, stages)
     dilations = [expansion(base, k) for k in range(first_level, first_level + num_levels)]
@@ -173,8 +169,7 @@ def lift(
 
     Args:
         image: ``(B, C, H, W)``, of any size; ``(B, C, time)`` with ``dims=1``, ``(B, C, D, H, W)`` with ``dims=3``.
-        num_levels: how many levels, upsampled ones included. A level whose taps are so far apart that a single sample
-            is left is useless, and causes a warning.
+        num_levels: how many levels, upsampled ones included; a warning says if the image has room for fewer.
         base: dilation :math:`c > 1` between levels; or an expansion matrix, in dense sampling.
         first_level: number of the first level; if negative, the first levels are finer than the image (by linear
             interpolation, and not exact). Level 0 is always the image itself, not a copy of it.
@@ -200,9 +195,8 @@ def lift(
     """
     base = base if isinstance(base, float | int) else check_base(base)
     check_dims(dims, base)
-    plan = plan_lift(
-        num_levels, base, first_level, zero_scale, sampling, method, get_kernel(kernel), padding_mode, truncation
-    )
+    kernel = get_kernel(kernel)
+    plan = plan_lift(num_levels, base, first_level, zero_scale, sampling, method, kernel, padding_mode, truncation)
     warn_of_single_samples(check_images(image, dims), plan)
     return apply_lift(image, plan, plain_taps(plan))
 
@@ -219,17 +213,15 @@ def check_dims(dims: int, base: Base = 2.0) -> int:
     return int(dims)
 
 
-def check_images(image: Any, dims: int) -> Tensor:
+def check_images(image: object, dims: int) -> Tensor:
     """Return a batch of images with that many spatial axes; the error for anything else says what to do."""
-    check_dims(dims)
     if not isinstance(image, Tensor):
         raise ValueError(f"expected a tensor of {_SHAPES[dims]}, got {type(image).__name__}")
     if image.ndim != dims + 2:
-        remedy = "add a batch axis with image[None]" if image.ndim == dims + 1 else ""
+        remedies = ["; add a batch axis with image[None]"] if image.ndim == dims + 1 else []
         if image.ndim - 2 in _SHAPES:
-            remedy += f"{', or ' if remedy else ''}pass dims={image.ndim - 2} for {_SHAPES[image.ndim - 2]}"
-        came = tuple(image.shape)
-        raise ValueError(f"expected {_SHAPES[dims]}, got shape {came}{'; ' if remedy else ''}{remedy}")
+            remedies.append(f"{', or' if remedies else ';'} pass dims={image.ndim - 2} for {_SHAPES[image.ndim - 2]}")
+        raise ValueError(f"expected {_SHAPES[dims]}, got shape {tuple(image.shape)}{''.join(remedies)}")
     if not image.is_floating_point():
         raise ValueError(f"an image needs floating-point numbers, got {image.dtype}; convert it with image.float()")
     if 0 in image.shape[2:]:
@@ -335,16 +327,14 @@ def _folded_band(n: int, dtype: torch.dtype, padding_mode: PaddingMode, stage: S
     return fold_band(toeplitz_band(taps, n, int(stage.ratio), stage.spacing), n, padding_mode)
 
 
-def blur_by_convolution(
-    x: Tensor, taps: Tensor, stage: Stage, padding_mode: PaddingMode, axes: Sequence[int]
-) -> Tensor:
+def blur_by_convolution(x: Tensor, taps: Tensor, stage: Stage, mode: PaddingMode, axes: Sequence[int]) -> Tensor:
     """Depthwise correlation with taps along some axes, read at every ``ratio``-th sample: slow, but for any size."""
     along = [axis in axes for axis in range(2, x.ndim)]
     shape = iter(taps.shape)
     size = tuple(next(shape) if here else 1 for here in along)
     window = window_of(size, [int(stage.ratio) if here else 1 for here in along], "same")
     weight = taps.reshape(1, 1, *size).expand(x.shape[1], 1, *size)
-    return correlate(x, weight, window=window, spacing=stage.spacing, groups=x.shape[1], padding_mode=padding_mode)
+    return correlate(x, weight, window=window, spacing=stage.spacing, groups=x.shape[1], padding_mode=mode)
 
 
 def _fractional_band(x: Tensor, n: int, plan: LiftPlan, stage: Stage) -> Band:

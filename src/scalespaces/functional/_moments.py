@@ -1,10 +1,13 @@
 """Mean and variance of levels together, and normalization by them, as formulas."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
+
+Vector = Tensor | None
+"""One number per channel or field, or none."""
 
 
 def batch_moments(
@@ -19,7 +22,7 @@ def batch_moments(
     moments = [torch.var_mean(wide(level), [0, *range(2, level.ndim)], correction=0) for level in levels]
     mean, var = average([(mean, var) for var, mean in moments], elements)
     count = sum(level.numel() // level.shape[1] * elements for level in levels)
-    if not (sync and distributed.is_available() and distributed.is_initialized()):
+    if not sync:
         return mean, var, count
     own = mean.new_full((), levels[0].shape[0])
     share = own / _sum_over_processes(own)
@@ -38,13 +41,7 @@ def average(moments: Sequence[tuple[Tensor, Tensor]], elements: int = 1) -> tupl
 
 
 def normalize(
-    levels: Sequence[Tensor],
-    mean: Tensor,
-    var: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    elements: int,
+    levels: Sequence[Tensor], mean: Tensor, var: Tensor, weight: Vector, bias: Vector, eps: float, elements: int
 ) -> tuple[Tensor, ...]:
     scale = torch.rsqrt(var + eps)
     scale = scale if weight is None else scale * weight
@@ -76,10 +73,7 @@ class _SumOverProcesses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = gradients[0].clone()
-        distributed.all_reduce(gradient)
-        return gradient
+        return _sum_over_processes(gradients[0])
 
 
-def _sum_over_processes(tensor: Tensor) -> Tensor:
-    return _SumOverProcesses.apply(tensor)
+_sum_over_processes: Callable[[Tensor], Tensor] = _SumOverProcesses.apply

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from scalespaces.functional._fast._batch_norm import batch_norm_natively
+from scalespaces.functional._fast._batch_norm import NativeBatchNorm
 from scalespaces.functional._fast._choice import normalizes_natively
-from scalespaces.functional._moments import batch_moments, normalize, repeat, wide
+from scalespaces.functional._moments import Vector, batch_moments, normalize, repeat, wide
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory._arguments import check_integer
 
@@ -28,9 +28,8 @@ def scale_batch_norm(
 ) -> ScaleSpace:
     """Batch normalization with one set of statistics per channel for all levels; arguments as ``F.batch_norm``.
 
-    With running statistics (in evaluation) it acts pointwise, so it commutes with scale. Every ``elements``
-    consecutive channels, a field, share their statistics, weight and bias. An empty batch leaves the running statistics
-    as they are.
+    With running statistics (in evaluation) it acts pointwise, so it commutes with scale. Every ``elements`` consecutive
+    channels, a field, share their statistics, weight and bias. An empty batch leaves running statistics unchanged.
     """
     check_space(x)
     channels = x.levels[0].shape[1]
@@ -53,7 +52,7 @@ def scale_batch_norm(
     if x.num_levels == elements == 1 and training and not sync:
         return x.on([F.batch_norm(x.levels[0], running_mean, running_var, weight, bias, True, momentum, eps)])
     if normalizes_natively(x.levels):
-        levels, mean, var, count = batch_norm_natively(x.levels, weight, bias, eps, elements, sync)
+        *levels, mean, var, count = NativeBatchNorm.apply(weight, bias, eps, elements, sync, *x.levels)
     else:
         mean, var, count = batch_moments(x.levels, elements=elements, sync=sync)
         levels = normalize(x.levels, mean, var, weight, bias, eps, elements)
@@ -68,7 +67,7 @@ def scale_batch_norm(
 
 
 def _evaluate(
-    x: ScaleSpace, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, elements: int
+    x: ScaleSpace, mean: Tensor, var: Tensor, weight: Vector, bias: Vector, eps: float, elements: int
 ) -> ScaleSpace:
     if elements > 1:
         mean, var = repeat(mean, elements), repeat(var, elements)

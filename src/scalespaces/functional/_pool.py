@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from scalespaces.functional._fast._blocks import AVG_POOL, AverageOfBlocks
 from scalespaces.functional._fast._choice import averages_blocks
 from scalespaces.functional._resample import resample
 from scalespaces.functional._sampling import lead, pad
-from scalespaces.space._numbers import as_integer, per_axis
+from scalespaces.space._numbers import Ints, as_integer, per_axis
 from scalespaces.space._space import ScaleSpace, check_grid, check_space
 from scalespaces.space._window import Window, window_of
 from scalespaces.theory._arguments import check_choice
@@ -31,12 +31,7 @@ SCALE_MODES = ("image", "mean", "max", "logsumexp", "probabilities", "trust")
 
 
 def avg_pool(
-    x: ScaleSpace,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    *,
-    window: str = "dilated",
+    x: ScaleSpace, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, *, window: str = "dilated"
 ) -> ScaleSpace:
     r"""Average over a window.
 
@@ -44,8 +39,7 @@ def avg_pool(
         x: levels on grids.
         kernel_size: taps of the window.
         stride: as large as the window when left out.
-        padding: zeros on each side, in taps; in a causal space, whose windows end at the present, only before the
-            record.
+        padding: zeros on each side, in taps; in a causal space only before the record.
         window: ``"dilated"`` takes taps :math:`c^k` apart at level :math:`k`, as a filter does: that is what
             commutes with scale. ``"plain"`` takes neighboring samples, as the paper does; on densely sampled levels
             this is not equivariant. On a pyramid the two are the same.
@@ -59,9 +53,7 @@ def avg_pool(
     return _pool(x, size, stride, padding, window, _average)
 
 
-def blur_pool(
-    x: ScaleSpace, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 2, *, window: str = "dilated"
-) -> ScaleSpace:
+def blur_pool(x: ScaleSpace, kernel_size: Ints = 3, stride: Ints = 2, *, window: str = "dilated") -> ScaleSpace:
     """Binomial blur, then keep every ``stride``-th sample; odd sizes only, borders repeated.
 
     It aliases less than plain averaging, so outputs change less when the image moves by a pixel. In a causal space
@@ -70,11 +62,7 @@ def blur_pool(
     size = per_axis(kernel_size, check_grid(x).dims, "kernel_size")
     if not x.causal and not all(n % 2 for n in size):
         raise ValueError(f"a blur needs odd sizes, which leave samples where they are, got {size}")
-    taps = sent(_binomial, size, x.levels[0])[0]
-
-    def blur(f: Tensor, view: Window, apart: Any) -> Tensor:
-        return _weigh(f, taps, view, apart, "replicate")
-
+    blur = functools.partial(_weigh, taps=sent(_binomial, size, x.levels[0])[0], padding_mode="replicate")
     return _pool(x, size, stride, "same", window, blur, "replicate")
 
 
@@ -85,12 +73,7 @@ def _binomial(*size: int) -> tuple[Tensor]:
 
 
 def max_pool(
-    x: ScaleSpace,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    *,
-    window: str = "dilated",
+    x: ScaleSpace, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, *, window: str = "dilated"
 ) -> ScaleSpace:
     """Maximum over a window; arguments as in :func:`avg_pool`, the padding never wins."""
     dims = check_grid(x).dims
@@ -103,8 +86,8 @@ def max_pool(
 def _pool(
     x: ScaleSpace,
     size: tuple[int, ...],
-    stride: int | Sequence[int] | None,
-    padding: int | Sequence[int] | str,
+    stride: Ints | None,
+    padding: Ints | str,
     window: str,
     reduce: Callable[[Tensor, Window, Any], Tensor],
     mode: PaddingMode = "zeros",
@@ -124,13 +107,13 @@ def _pool(
 
 def _average(f: Tensor, window: Window, apart: Any) -> Tensor:
     if as_integer(apart) != 1:
-        return _weigh(f, f.new_full(window.size, 1 / math.prod(window.size)), window, apart)
+        return _weigh(f, window, apart, f.new_full(window.size, 1 / math.prod(window.size)))
     if averages_blocks(window):
         return AverageOfBlocks.apply(f, window.size)
     return AVG_POOL[len(window.size)](f, window.size, window.stride, tuple(p for p, _ in window.padding))
 
 
-def _weigh(f: Tensor, taps: Tensor, window: Window, apart: Any, padding_mode: PaddingMode = "zeros") -> Tensor:
+def _weigh(f: Tensor, window: Window, apart: Any, taps: Tensor, padding_mode: PaddingMode = "zeros") -> Tensor:
     channels = f.shape[1]
     weight = taps.expand(channels, 1, *window.size)
     return correlate(f, weight, window=window, spacing=apart, groups=channels, padding_mode=padding_mode)
@@ -145,7 +128,7 @@ def _largest(f: Tensor, window: Window, apart: Any) -> Tensor:
         raise ValueError(f"maximum pooling with taps {apart} samples apart takes no padding, got {window.padding}")
     # Taps between samples: read them one by one.
     taps = torch.eye(math.prod(window.size), dtype=f.dtype, device=f.device).unflatten(1, window.size)
-    return torch.stack([_weigh(f, tap, window, apart) for tap in taps]).amax(0)
+    return torch.stack([_weigh(f, window, apart, tap) for tap in taps]).amax(0)
 
 
 def global_pool(x: ScaleSpace, mode: str = "mean") -> ScaleSpace:
@@ -181,7 +164,10 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
     if check_choice("mode", mode, SCALE_MODES) == "trust":
         raise ValueError('the mode "trust" has parameters; use scalespaces.nn.ScalePool("trust")(scores, features)')
     if mode == "image":
-        level = _own_level(x)
+        if not 0 <= -x.first_level < x.num_levels:
+            last = x.first_level + x.num_levels - 1
+            raise ValueError(f"the image's own level is number 0, and levels are numbered {x.first_level} to {last}")
+        level = x.level(0)
         return (level, torch.zeros_like(level, dtype=torch.long)) if return_scale else level
     if mode == "mean" and not return_scale and x.dtype in (torch.float32, torch.float64):
         first, *others = resample(x).levels
@@ -199,17 +185,8 @@ def scale_pool(x: ScaleSpace, mode: str = "mean", *, return_scale: bool = False)
     return (out, levels.argmax(0) + x.first_level) if return_scale else out
 
 
-def _own_level(x: ScaleSpace) -> Tensor:
-    if not 0 <= -x.first_level < x.num_levels:
-        last = x.first_level + x.num_levels - 1
-        raise ValueError(f"the image's own level is number 0, and levels are numbered {x.first_level} to {last}")
-    return x.level(0)
-
-
 def check_channels(x: ScaleSpace) -> None:
     """Refuse levels that do not have their classes at axis 1."""
     if x.ndim < 2 or 1 in x.axes:
-        raise ValueError(
-            f"probabilities are those of the channels, axis 1, got shapes {x.shapes} with space at {x.axes}; permute "
-            "the channels there first"
-        )
+        came = f"shapes {x.shapes} with space at {x.axes}"
+        raise ValueError(f"probabilities are those of the channels, axis 1, got {came}; permute them there first")

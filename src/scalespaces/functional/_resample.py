@@ -9,49 +9,41 @@ from torch import Tensor
 
 from scalespaces._torch import is_channels_last
 from scalespaces.functional._sampling import hold, sample, sample_lattice
-from scalespaces.space._numbers import as_integer, count, floor, per_axis
+from scalespaces.space._numbers import Ints, as_integer, count, floor, per_axis
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory._scale import expansion
 
 
 def on_grid_of(x: ScaleSpace, index: int, source: int) -> Tensor:
     """``x.levels[source]`` on the grid of ``x.levels[index]``, as a filter of level ``index`` sees it."""
-    if source == index:
-        return x.levels[index]
     spacing = x.expansion(index) / x.steps[source]
-    return read_level(x, source, [x.steps[index]] * x.dims, x.origins[index], x.sizes(index), spacing)
+    apart = 1.0 if isinstance(spacing, np.ndarray) else spacing
+    return read_level(x, source, [x.steps[index]] * x.dims, x.origins[index], x.sizes(index), apart)
 
 
 def read_level(
-    x: ScaleSpace,
-    index: int,
-    steps: Sequence[float],
-    origin: Sequence[float],
-    size: Sequence[int],
-    spacing: float | NDArray = 1.0,
+    x: ScaleSpace, index: int, steps: Sequence[float], origin: Sequence[float], size: Sequence[int], apart: float = 1.0
 ) -> Tensor:
     """``x.levels[index]`` at ``origin + step * i``, one step per axis, positions in samples of level 0."""
     out = x.levels[index]
     if x.causal and x.dims:
         return hold(out, 2, steps[0] / x.steps[index], size[0])
-    neighbors = 1.0 if isinstance(spacing, np.ndarray) else spacing
     axes = list(enumerate(zip(x.axes, size, steps, strict=True)))
     for axis, (place, n, step) in reversed(axes) if is_channels_last(out) else axes:  # long runs of memory come last
         offset = (origin[axis] - x.origins[index][axis]) / x.steps[index]
-        out = sample(out, place, step / x.steps[index], offset, n, neighbors)
+        out = sample(out, place, step / x.steps[index], offset, n, apart)
     return out
 
 
-def resample(x: ScaleSpace, size: int | Sequence[int] | None = None) -> ScaleSpace:
+def resample(x: ScaleSpace, size: Ints | None = None) -> ScaleSpace:
     r"""Bring all levels to one grid, by linear interpolation.
 
     A causal level holds its last sample until the next one instead, and is zero before its first one.
 
     Args:
         x: levels on grids.
-        size: the result lies on the pixels of the lifted image: ``size`` of them, counted from the first one (in a
-            causal space, back from the newest), so that the image's own size aligns strided features with the image. By
-            default, the grid of level 0.
+        size: how many pixels of the lifted image the result lies on, from the first one (in a causal space, back from
+            the newest): the image's own size aligns strided features with it. By default, the grid of level 0.
 
     Example:
         >>> x = scalespaces.lift(torch.rand(1, 3, 32, 32), num_levels=4)
@@ -111,11 +103,10 @@ def scale_shift(x: ScaleSpace, n: int = 1) -> ScaleSpace:
 
 def _read_shifted(x: ScaleSpace, index: int, n: int, zoom: float) -> Tensor:
     out, source = x.levels[index + n], index + n
+    ratio = zoom * x.steps[index] / x.steps[source]
     if x.causal and x.dims:
-        ratio = zoom * x.steps[index] / x.steps[source]
         return hold(out, 2, ratio, count(out.shape[2], ratio))
     for axis, place in enumerate(x.axes):
-        ratio = zoom * x.steps[index] / x.steps[source]
         offset = (zoom * x.origins[index][axis] - x.origins[source][axis]) / x.steps[source]
         first, samples = as_integer(offset), out.shape[place]
         size = count(samples - first, ratio) if first is not None else floor((samples - 1 - offset) / ratio) + 1

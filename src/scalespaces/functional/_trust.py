@@ -17,15 +17,12 @@ def level_statistics(scores: ScaleSpace, features: ScaleSpace) -> ScaleSpace:
 
     Of the scores :math:`z_k`: the largest, their log-sum-exp, and of :math:`\mathrm{softmax}(z_k)` the entropy and the
     largest probability. Of the features, over their channels: root mean square, mean, share of non-zeros and standard
-    deviation. Where scores have no pixels, features are averaged over theirs first; where the features' grid is coarser
-    than that of the scores, they are interpolated. Every level is treated alike, so the statistics shift with the
-    levels.
+    deviation. Where scores have no pixels, features are averaged over theirs first; where their grid is coarser than
+    that of the scores, they are interpolated. Every level is treated alike, so the statistics shift with the levels.
     """
     check_channels(check_space(scores))
     if scores.num_levels != check_space(features).num_levels:
-        raise ValueError(
-            f"scores and features have the same levels, got {scores.num_levels} and {features.num_levels} levels"
-        )
+        raise ValueError(f"scores and features need the same levels, got {scores.num_levels} and {features.num_levels}")
     return scores.on([_describe(*pair) for pair in zip(scores.levels, features.levels, strict=True)])
 
 
@@ -58,8 +55,7 @@ def trust(scores: ScaleSpace, confidence: ScaleSpace, *, return_scale: bool = Fa
     .. math:: \log p(y) = \log \sum_k w_k\, \mathrm{softmax}(z_k)(y), \qquad w = \mathrm{softmax}_k(g_k)
 
     If :math:`g_k` is the same function of every level's view (:class:`scalespaces.nn.Trust`), a shift of the levels
-    shifts the weights with it, and the answer changes by at most the weight of the levels that enter or leave at the
-    ends.
+    shifts the weights, and the answer changes by at most the weight of the levels that enter or leave at the ends.
 
     Args:
         scores: :math:`z_k`, levels of shape (B, classes) or (B, classes, \*spatial).
@@ -76,9 +72,8 @@ def trust(scores: ScaleSpace, confidence: ScaleSpace, *, return_scale: bool = Fa
         tensor([[0.8807, 0.1193]])
     """
     check_channels(check_space(scores))
-    if check_space(confidence).num_levels != scores.num_levels or any(
-        level.shape[1] != 1 for level in confidence.levels
-    ):
+    check_space(confidence)
+    if confidence.num_levels != scores.num_levels or any(level.shape[1] != 1 for level in confidence.levels):
         given = f"levels of shapes {confidence.shapes} for {scores.num_levels} levels"
         raise ValueError(f"the confidence has one channel, and the levels of the scores, got {given}")
     weights = torch.stack(resample(confidence).levels).log_softmax(0)

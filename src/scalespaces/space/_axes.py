@@ -3,6 +3,7 @@
 A rule takes the spatial axes, the levels' shapes before and after, and the call; it returns where each axis is now.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,50 +18,35 @@ Places = tuple[int | None, ...]
 Rule = Callable[[tuple[int, ...], Shapes, Shapes, tuple, dict], Places]
 
 
-def _ints(value: Any) -> list[int] | None:
-    if isinstance(value, int):
-        return [value]
-    return list(value) if isinstance(value, list | tuple) and all(isinstance(v, int) for v in value) else None
-
-
-def _argument(args: tuple, kwargs: dict, place: int, *names: str) -> Any:
-    for name in names:
-        if name in kwargs:
-            return kwargs[name]
-    return args[place] if len(args) > place else None
-
-
-def _wrap(dims: Sequence[int], ndim: int) -> list[int]:
-    return [d % ndim for d in dims]
-
-
-def _permuted(axes: tuple[int, ...], order: Sequence[int]) -> Places:
-    return tuple(list(order).index(a) for a in axes)
+def _dims(ndim: int, args: tuple, kwargs: dict, place: int, name: str, other_name: str = "") -> list[int] | None:
+    """The axes that an argument gives, from 0 to ``ndim - 1``; None if it gives none."""
+    value: Any = args[place] if len(args) > place else kwargs.get(name, kwargs.get(other_name))
+    values = value if isinstance(value, list | tuple) else [value]
+    return [v % ndim for v in values] if all(isinstance(v, int) for v in values) else None
 
 
 def _permute(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
-    dims = _ints(_argument(args, kwargs, 1, "dims")) or []
-    return _permuted(axes, _wrap(dims if len(dims) == len(old[0]) else args[1:], len(old[0])))
+    ndim = len(old[0])
+    dims = _dims(ndim, args, kwargs, 1, "dims") or []
+    order = dims if len(dims) == ndim else [d % ndim for d in args[1:]]
+    return tuple(order.index(a) for a in axes)
 
 
 def _transpose(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
-    ndim = len(old[0])
-    a = _argument(args, kwargs, 1, "dim0", "axis0")
-    b = _argument(args, kwargs, 2, "dim1", "axis1")
-    a, b = (0, 1) if a is None else _wrap([a, b], ndim)  # x.t()
-    order = list(range(ndim))
-    order[a], order[b] = order[b], order[a]
-    return _permuted(axes, order)
+    (a,) = _dims(len(old[0]), args, kwargs, 1, "dim0", "axis0") or [0]  # x.t() names none
+    (b,) = _dims(len(old[0]), args, kwargs, 2, "dim1", "axis1") or [1]
+    swapped = {a: b, b: a}
+    return tuple(swapped.get(axis, axis) for axis in axes)
 
 
 def _movedim(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
     ndim = len(old[0])
-    source = _wrap(_ints(_argument(args, kwargs, 1, "source")) or [], ndim)
-    target = _wrap(_ints(_argument(args, kwargs, 2, "destination")) or [], ndim)
+    source = _dims(ndim, args, kwargs, 1, "source") or []
+    target = _dims(ndim, args, kwargs, 2, "destination") or []
     order = [d for d in range(ndim) if d not in source]
     for place, d in sorted(zip(target, source, strict=True)):
         order.insert(place, d)
-    return _permuted(axes, order)
+    return tuple(order.index(a) for a in axes)
 
 
 def _reshape(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
@@ -100,31 +86,26 @@ def _without(axes: tuple[int, ...], gone: Sequence[int]) -> Places:
 
 
 def _reduce(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict, place: int = 1) -> Places:
-    dims = _ints(_argument(args, kwargs, place, "dim", "axis"))
+    dims = _dims(len(old[0]), args, kwargs, place, "dim", "axis")
     if dims is None or len(new[0]) == 0:
         return (None,) * len(axes)
-    return _without(axes, _wrap(dims, len(old[0])))
-
-
-def _norm(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
-    return _reduce(axes, old, new, args, kwargs, 2)
+    return _without(axes, dims)
 
 
 def _select(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
-    (dim,) = _wrap([_argument(args, kwargs, 1, "dim", "axis") or 0], len(old[0]))
+    (dim,) = _dims(len(old[0]), args, kwargs, 1, "dim", "axis") or [0]
     if dim in axes and any(shape[dim] != 1 for shape in old):
         raise ValueError(f"this picks single samples along the spatial axis {dim}; work on x.levels")
     return _without(axes, [dim])
 
 
 def _stack(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
-    (dim,) = _wrap([_argument(args, kwargs, 1, "dim", "axis") or 0], len(new[0]))
+    (dim,) = _dims(len(new[0]), args, kwargs, 1, "dim", "axis") or [0]
     return tuple(a + (a >= dim) for a in axes)
 
 
-def index_axes(axes: tuple[int, ...], old: Shapes, index: Any) -> Places:
-    """The rule of ``x[index]``."""
-    items = list(index) if isinstance(index, tuple) else [index]
+def _getitem(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
+    items = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
     named = sum(item is not None and item is not Ellipsis for item in items)
     fill = [slice(None)] * (len(old[0]) - named)
     if not any(item is Ellipsis for item in items):
@@ -163,10 +144,6 @@ def _keeps(item: Any, sizes: list) -> bool:
     return isinstance(item, int) and all(size == 1 for size in sizes)
 
 
-def _getitem(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwargs: dict) -> Places:
-    return index_axes(axes, old, args[1])
-
-
 _REDUCTIONS = (
     "mean sum nanmean nansum prod amax amin max min argmax argmin var std var_mean std_mean logsumexp any all median "
     "nanmedian mode count_nonzero aminmax"
@@ -185,7 +162,10 @@ RULES: dict[str, Rule] = {
 }
 """Rules for functions that always move axes."""
 
-REDUCTIONS: dict[str, Rule] = {**dict.fromkeys(_REDUCTIONS.split(), _reduce), "norm": _norm, "quantile": _norm}
+REDUCTIONS: dict[str, Rule] = {
+    **dict.fromkeys(_REDUCTIONS.split(), _reduce),
+    **dict.fromkeys(("norm", "quantile"), functools.partial(_reduce, place=2)),
+}
 """Rules for functions that drop axes, if the result has fewer."""
 
 

@@ -20,8 +20,7 @@ class Grid:
 
     Sample :math:`i` of level :math:`k` sits at ``origins[k] + steps[k] * i``. Positions are measured in samples of
     level 0, from the point that scaling leaves fixed: the first pixel of the lifted image. In a ``causal`` grid that
-    point is the newest sample, which sits at 0 at every level. Sizes are not part of a grid: while torch exports or
-    compiles they are symbols.
+    point is the newest sample, which sits at 0 at every level. Sizes are not part of a grid: they may be symbols.
 
     Args:
         base: the dilation :math:`c` between neighboring levels, or an expansion matrix.
@@ -54,13 +53,10 @@ class Grid:
         if len(set(self.axes)) != len(self.axes):
             raise ValueError(f"spatial axes must differ from each other, got {self.axes}")
         if any(len(numbers) != self.dims for numbers in (*self.origins, self.unit)):
-            raise ValueError(
-                f"origins and unit need one number for each of {self.dims} axes, got {self.origins}, {self.unit}"
-            )
-        if self.causal:
-            self._check_causal()
-
-    def _check_causal(self) -> None:
+            given = f"{self.origins}, {self.unit}"
+            raise ValueError(f"origins and unit need one number for each of {self.dims} axes, got {given}")
+        if not self.causal:
+            return
         check_causal_base(self.base)
         if self.dims > 1:
             raise ValueError(f"the levels of a causal space must be signals (B, C, time), got spatial axes {self.axes}")
@@ -68,10 +64,8 @@ class Grid:
             raise ValueError(f"the newest sample of each causal level must be at 0, got origins {self.origins}")
         spacings = [self.spacing(index) for index in range(self.num_levels)]
         if not all(spacing.is_integer() for spacing in spacings):
-            raise ValueError(
-                f"taps of a causal space must lie on samples, got {spacings} samples between them; use steps that "
-                "divide the dilations of their levels"
-            )
+            remedy = "use steps that divide the dilations of their levels"
+            raise ValueError(f"taps of a causal space must lie on samples, got {spacings} between them; {remedy}")
 
     def fields(self) -> tuple:
         """All fields, as plain numbers."""
@@ -235,9 +229,6 @@ def make_grid(
     steps = tuple(float(step) for step in steps) or (1.0,) * num_levels
     starts = tuple(tuple(float(o) for o in origin) for origin in origins) or ((0.0,) * len(places),) * num_levels
     if not num_levels == len(steps) == len(starts):
-        raise ValueError(
-            f"each level needs a step and an origin, got {num_levels} levels, {len(steps)} steps and "
-            f"{len(starts)} origins"
-        )
+        raise ValueError(f"each level needs a step and an origin, got {num_levels} levels, {steps} and {starts}")
     pixels = tuple(float(u) for u in unit) or (1.0,) * len(places)
     return Grid(check_base(base), steps, starts, pixels, places, first_level, causal)

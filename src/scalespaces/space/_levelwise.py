@@ -3,7 +3,8 @@
 A call that keeps all shapes keeps the grid; :mod:`._axes` follows others; ``TORCH_FUNCTIONS`` need the geometry.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, ClassVar, Self
 
@@ -11,18 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalespaces.space._axes import REDUCTIONS, RULES, Places, is_mergeable
+from scalespaces.space._axes import REDUCTIONS, RULES, is_mergeable
 from scalespaces.space._grid import Grid
-from scalespaces.space._per_level import PerLevel, collapse
-from scalespaces.space._strict import caller, is_strict, refuse_tests_for_tensors
+from scalespaces.space._per_level import PerLevel, collapse, find
+from scalespaces.space._strict import is_strict, refuse_tests_for_tensors
 
 TORCH_FUNCTIONS: dict[str, Callable] = {}
 """What runs instead of the torch function of that name; filled by :mod:`scalespaces.foreign`."""
 
 # Tensor attributes that make no sense for several levels.
-_ONE_TENSOR = frozenset(
-    ("backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage", "grad_fn", "T", "mT", "H")
-)
+_ONE_ONLY = {"backward", "numpy", "tolist", "item", "data_ptr", "storage", "untyped_storage", "grad_fn", "T", "mT", "H"}
 
 # torch functions that would silently go wrong, and what to do instead.
 _REFUSED = {
@@ -37,10 +36,8 @@ _REFUSED = {
     **{f"fractional_max_pool{d}d_with_indices": "use average or maximum pooling" for d in (2, 3)},
 }
 
-Operator = Callable[["Levelwise", Any], Any]
 
-
-def _operator(function: Callable) -> Operator:
+def _operator(function: Callable) -> Callable[["Levelwise", Any], Any]:
     return lambda self, other: apply(function, (self, other), {})
 
 
@@ -60,7 +57,7 @@ class Levelwise:
     def _class(self) -> type:
         # isinstance(x, Tensor) asks for x.__class__ after the type of x itself did not match.
         if is_strict():
-            refuse_tests_for_tensors(caller())
+            refuse_tests_for_tensors(sys._getframe(1))
         return type(self)
 
     __class__: ClassVar[Any] = property(_class)
@@ -82,7 +79,7 @@ class Levelwise:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(Tensor, name, None)
-        if name.startswith("_") or name in _ONE_TENSOR or found is None:
+        if name.startswith("_") or name in _ONE_ONLY or found is None:
             raise AttributeError(
                 f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors, ScalePool combines them into one"
             )
@@ -135,14 +132,14 @@ _NESTED = (Levelwise, PerLevel, list, tuple, dict, slice)  # arguments that may 
 
 def apply(func: Callable, args: tuple, kwargs: dict) -> Any:
     """Call a function level by level, and put what comes out on the grids of the operands."""
-    name, spaces = getattr(func, "__name__", str(func)), _spaces((*args, *kwargs.values()))
+    name, spaces = getattr(func, "__name__", str(func)), find(Levelwise, (*args, *kwargs.values()))
     if not _are_alike(spaces):
         for other in spaces[1:]:
             _check_same_levels(spaces[0], other)
         sizes = _common_sizes(spaces)
         if sizes is not None:
             args, kwargs = _crop((args, kwargs), sizes)
-            spaces = _spaces((*args, *kwargs.values()))
+            spaces = find(Levelwise, (*args, *kwargs.values()))
     return _join(level_by_level(func, args, kwargs, spaces[0]), spaces, name, args, kwargs)
 
 
@@ -162,16 +159,6 @@ def _shapes(x: Levelwise) -> tuple[tuple[int, ...], ...]:
 
 def _sizes(x: Levelwise, index: int) -> tuple[int, ...]:
     return tuple(x.levels[index].shape[a] for a in x.grid.axes)
-
-
-def _spaces(values: Iterable[Any]) -> list[Levelwise]:
-    found = []
-    for value in values:
-        if isinstance(value, Levelwise):
-            found.append(value)
-        elif isinstance(value, list | tuple | dict):
-            found += _spaces(value.values() if isinstance(value, dict) else value)
-    return found
 
 
 def select(value: Any, index: int) -> Any:
@@ -228,9 +215,7 @@ def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
     if not (a.dims and b.dims and first.levels[0].ndim == other.levels[0].ndim):
         return
     if b.axes != a.axes and not (is_mergeable(_shapes(first), a.axes) or is_mergeable(_shapes(other), b.axes)):
-        raise ValueError(
-            f"operands have their spatial axes at different places, {a.axes} and {b.axes}; permute one of them"
-        )
+        raise ValueError(f"operands have their spatial axes at different places, {a.axes} and {b.axes}; permute one")
     if not all(
         m == n or 1 in (m, n) or abs(m - n) <= a.leeway(k)
         for k in range(a.num_levels)
@@ -244,8 +229,6 @@ def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
 
 def _common_sizes(spaces: list[Levelwise]) -> list[tuple[int, ...]] | None:
     """The sizes to which all operands can be cropped at the end; None if there is nothing to crop."""
-    if len(spaces) == 1:
-        return None
     first, *others = [space for space in spaces if space.grid.dims] or spaces[:1]
     ndim = first.levels[0].ndim
     others = [other for other in others if other.grid.axes == first.grid.axes and other.levels[0].ndim == ndim]
@@ -309,19 +292,14 @@ def _grid_of(levels: list[Tensor], spaces: Sequence[Levelwise], name: str, args:
     on_grids = [space for space in spaces if space.grid.dims]
     if not on_grids:
         return first.grid
-    places = _follow(on_grids[0], shapes, name, args, kwargs)
-    if places is not None:
-        for other in on_grids[1:]:
-            _check_same_grids(on_grids[0], other)
-        return on_grids[0].grid.permute(tuple(places))
-    return _broadcast_grid(shapes, on_grids) or _reduced_grid(shapes, on_grids, first, name)
-
-
-def _follow(x: Levelwise, new: Sequence[Sequence[int]], name: str, args: tuple, kwargs: dict) -> Places | None:
-    rule = RULES.get(name)
-    if rule is None and len(new[0]) < x.levels[0].ndim:
-        rule = REDUCTIONS.get(name)
-    return None if rule is None else rule(x.grid.axes, _shapes(x), new, args, kwargs)
+    x, *others = on_grids
+    rule = RULES.get(name) or (REDUCTIONS.get(name) if len(shapes[0]) < x.levels[0].ndim else None)
+    if rule is None:
+        return _broadcast_grid(shapes, on_grids) or _reduced_grid(shapes, on_grids, first, name)
+    places = rule(x.grid.axes, _shapes(x), shapes, args, kwargs)
+    for other in others:
+        _check_same_grids(x, other)
+    return x.grid.permute(places)
 
 
 def _broadcast_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise]) -> Grid | None:

@@ -2,13 +2,16 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
 _NUMPYS, _INTEGERS = (np.integer, np.ndarray), (int, torch.SymInt)  # as tuples: torch.compile knows no unions of these
+
+Ints = int | Sequence[int]
+"""One for all spatial axes, or one for each."""
 
 
 def as_integer(value: Any) -> int | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from scalespaces._torch import known_equal
+
+T = TypeVar("T")
 
 
 def _binary(op: Callable, *, reflected: bool = False) -> Callable[[PerLevel, Any], Any]:
@@ -46,24 +48,16 @@ class PerLevel:
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         raise TypeError(
-            f"{getattr(func, '__name__', func)} would make or change one tensor, but was given {_first(args, kwargs)}, "
-            "a number for each level; make it from the scale-space: x.new_zeros(...) instead of torch.zeros(...)"
+            f"{getattr(func, '__name__', func)} would make or change one tensor, but was given "
+            f"{find(PerLevel, (args, kwargs))[0]}, a number for each level; make it from the scale-space: "
+            "x.new_zeros(...) instead of torch.zeros(...)"
         )
 
-    def _only(self, what: str) -> Any:
+    def __index__(self) -> int:  # int() and float() also come here
         raise TypeError(
-            f"{self} differs between levels and cannot be used as {what}; pass it to functions of the "
+            f"{self} differs between levels and cannot be used as one integer or float; pass it to functions of the "
             "scale-space, which give each level its own value"
         )
-
-    def __index__(self) -> int:
-        return self._only("one integer")
-
-    def __int__(self) -> int:
-        return self._only("one integer")
-
-    def __float__(self) -> float:
-        return self._only("one number")
 
     def __bool__(self) -> bool:
         return self._agree([bool(value) for value in self.values], "its truth")
@@ -140,20 +134,12 @@ def per_level_shape(shapes: Sequence[Sequence[Any]]) -> Any:
     return shapes[0] if not any(isinstance(size, PerLevel) for size in sizes) else Shape(sizes)
 
 
-def at_level(value: Any, index: int) -> Any:
-    """A number as level ``index`` sees it."""
-    return value.values[index] if isinstance(value, PerLevel) else value
-
-
-def _first(*values: Any) -> PerLevel | None:
-    return next(_per_level(values), None)
-
-
-def _per_level(value: Any) -> Iterator[PerLevel]:
-    if isinstance(value, PerLevel):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _per_level(item)
-    elif isinstance(value, dict):
-        yield from _per_level(list(value.values()))
+def find(kind: type[T], values: Iterable[object]) -> list[T]:
+    """All values of a type, also inside lists, tuples and dicts."""
+    found = []
+    for value in values:
+        if isinstance(value, kind):
+            found.append(value)
+        elif isinstance(value, list | tuple | dict):
+            found += find(kind, value.values() if isinstance(value, dict) else value)
+    return found

@@ -18,10 +18,8 @@ from scalespaces.theory._scale import Base
 class ScaleSpace(Levelwise):
     r"""A function on scale and space: one tensor per level, each on a grid of its own.
 
-    Level :math:`k` stands for the dilation :math:`c^{-k}`. Its sample :math:`i` sits at ``origin + step * i``, and
-    positions are measured in samples of level 0, from the point that scaling leaves fixed (the first pixel of the
-    lifted image). Modes differ only in how the levels are sampled: in dense sampling every step is 1, in a pyramid the
-    step of level :math:`k` is :math:`c^k`. All of this is in ``x.grid``, a :class:`~scalespaces.space.Grid`.
+    Level :math:`k` stands for the dilation :math:`c^{-k}`. ``x.grid``, a :class:`~scalespaces.space.Grid`, says where
+    its samples lie: in dense sampling every step is 1, in a pyramid the step of level :math:`k` is :math:`c^k`.
 
     In a ``causal`` space the one spatial axis is time, and the fixed point is now: sample :math:`i` of :math:`n` sits
     at ``-step * (n - 1 - i)``. Layers only look back: windows end at the sample they compute, strides keep the newest
@@ -176,10 +174,8 @@ class ScaleSpace(Levelwise):
     def stack(self) -> Tensor:
         """The dense tensor ``(B, C, S, *spatial)``; all levels must lie on one grid."""
         if len(set(self.shapes)) > 1 or (self.dims and len(set(zip(self.steps, self.origins, strict=True))) > 1):
-            raise ValueError(
-                f"only levels on one grid can be stacked, got shapes {self.shapes} with steps {self.steps}; "
-                "bring them to one grid with scalespaces.resample first"
-            )
+            came = f"shapes {self.shapes} with steps {self.steps}"
+            raise ValueError(f"only levels on one grid can be stacked, got {came}; use scalespaces.resample first")
         return torch.stack(self.levels, 2)
 
     @classmethod
@@ -199,10 +195,8 @@ def place(levels: Sequence[Tensor], grid: Grid) -> ScaleSpace:
 
 def _check_levels(levels: Any) -> tuple[Tensor, ...]:
     if isinstance(levels, Tensor):
-        raise TypeError(
-            f"levels must be a tuple of tensors, got one of shape {tuple(levels.shape)}; split a stacked "
-            "tensor (B, C, S, *spatial) with ScaleSpace.unstack"
-        )
+        came = f"one of shape {tuple(levels.shape)}"
+        raise TypeError(f"levels must be a tuple of tensors, got {came}; split a stack with ScaleSpace.unstack")
     levels = tuple(levels)
     if not levels:
         raise ValueError("a ScaleSpace needs at least one level, got none")
@@ -217,8 +211,7 @@ def _check_fit(levels: tuple[Tensor, ...], grid: Grid, steps_given: bool) -> Gri
     """Return the grid if levels differ in size along its axes only, and along these only if their steps are known."""
     if not steps_given and len({tuple(level.shape[a] for a in grid.axes) for level in levels}) > 1:
         raise ValueError(
-            f"levels of different sizes need their steps, got shapes {_shapes(levels)}; x.map(function) and "
-            "x.replace(levels) keep the grids of a space x"
+            f"levels of different sizes need their steps, got {_shapes(levels)}; x.map(function) keeps the grids of x"
         )
     others = [a for a in range(levels[0].ndim) if a not in grid.axes]
     if grid.dims and any(level.shape[a] != levels[0].shape[a] for level in levels[1:] for a in others):
@@ -230,7 +223,7 @@ def _shapes(levels: Sequence[Tensor]) -> list[tuple[int, ...]]:
     return [tuple(level.shape) for level in levels]
 
 
-def check_space(x: Any) -> ScaleSpace:
+def check_space(x: object) -> ScaleSpace:
     """Return ``x`` if it is a ScaleSpace; otherwise explain how to get one."""
     if isinstance(x, ScaleSpace):
         return x
@@ -242,14 +235,12 @@ def check_grid(x: Any) -> ScaleSpace:
     """Return ``x`` if its spatial axes follow batch and channels, where windows slide."""
     axes = check_space(x).grid.axes
     if axes and axes != tuple(range(2, x.levels[0].ndim)):
-        raise ValueError(
-            f"windows need levels (B, C, *spatial), got shapes {x.shapes} with the spatial axes at {axes}; "
-            "permute back first"
-        )
+        came = f"shapes {x.shapes} with the spatial axes at {axes}"
+        raise ValueError(f"windows need levels (B, C, *spatial), got {came}; permute back first")
     return x
 
 
-def _collate(samples: Sequence[ScaleSpace], *, collate_fn_map: Any = None) -> ScaleSpace:
+def _collate(samples: Sequence[ScaleSpace], *, collate_fn_map: object = None) -> ScaleSpace:
     """The samples of a DataLoader, joined along the batch axis; sizes that differ are not cropped here."""
     first = samples[0]
     for other in samples[1:]:

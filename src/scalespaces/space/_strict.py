@@ -2,7 +2,6 @@
 
 import linecache
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,30 +28,21 @@ def is_strict() -> bool:
     return not torch.compiler.is_compiling() and _STRICT.get()
 
 
-def refuse_tests_for_tensors(frame: FrameType | None) -> None:
+def refuse_tests_for_tensors(frame: FrameType) -> None:
     """Refuse if the expression that this frame evaluates asks whether something is a Tensor."""
-    if frame is not None and frame.f_code.co_name == "is_tensor" and _is_torch(frame):
-        if frame.f_back is None or _is_torch(frame.f_back) or _is_ours(frame.f_back):
-            return
-        expression = "torch.is_tensor(...)"
-    elif frame is None or _is_torch(frame) or _is_ours(frame):
+    indirect = frame.f_code.co_name == "is_tensor" and _package(frame) == "torch"
+    asking = frame.f_back if indirect else frame
+    if asking is None or _package(asking) in ("torch", "scalespaces"):
         return
-    else:
-        expression = _expression(frame)
-        if not re.search(r"\bisinstance\b", expression) or not re.search(r"\bTensor\b", expression):
-            return
-    raise TypeError(
-        f"{expression} asks whether a scale-space is a tensor; it is not, so the other branch would be taken; "
-        "remove the test, or test for lists instead"
-    )
+    expression = "torch.is_tensor(...)" if indirect else _expression(asking)
+    if not indirect and not all(re.search(rf"\b{word}\b", expression) for word in ("isinstance", "Tensor")):
+        return
+    wrong = f"{expression} asks whether a scale-space is a tensor; it is not, so the other branch would be taken"
+    raise TypeError(f"{wrong}; remove the test, or test for lists instead")
 
 
-def _is_torch(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").split(".")[0] == "torch"
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").split(".")[0] == "scalespaces"
+def _package(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "").split(".")[0]
 
 
 def _expression(frame: FrameType) -> str:
@@ -68,8 +58,3 @@ def _expression(frame: FrameType) -> str:
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
     return " ".join(line.strip() for line in lines)
-
-
-def caller() -> FrameType | None:
-    """The frame that called the function which calls this one."""
-    return sys._getframe(2)

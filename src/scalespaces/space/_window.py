@@ -6,21 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from scalespaces.space._numbers import as_integer, floor, per_axis, remembered
+from scalespaces.space._numbers import Ints, as_integer, floor, per_axis, remembered
+
+Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Window:
     """A window's size, and how it slides, one number per axis; padding and dilation count taps.
 
-    The output of a causal window belongs to its last tap. It is padded only before the record, and its strides count
-    back from the newest sample.
+    The output of a causal window belongs to its last tap; padding is before the record, strides count back from now.
     """
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: Counts
+    stride: Counts
     padding: tuple[tuple[int, int], ...]
-    dilation: tuple[int, ...]
+    dilation: Counts
     causal: bool = False
 
     @property
@@ -47,11 +48,7 @@ class Window:
 
 
 def window_of(
-    size: Sequence[int],
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    causal: bool = False,
+    size: Sequence[int], stride: Ints = 1, padding: Ints | str = 0, dilation: Ints = 1, causal: bool = False
 ) -> Window:
     """Read the arguments that PyTorch's layers take."""
     dims = len(size)
@@ -60,13 +57,7 @@ def window_of(
 
 
 @remembered
-def _window_of(
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...] | str,
-    dilation: tuple[int, ...],
-    causal: bool,
-) -> Window:
+def _window_of(size: Counts, stride: Counts, padding: Counts | str, dilation: Counts, causal: bool) -> Window:
     for name, values in (("kernel_size", size), ("stride", stride), ("dilation", dilation)):
         if min(values) < 1:
             raise ValueError(f"{name} is at least 1, got {values}")
@@ -82,8 +73,6 @@ def _window_of(
         if min(padding) < 0:
             raise ValueError(f"padding is at least 0, got {padding}")
         if causal and any(p > total for p, total in zip(padding, totals, strict=True)):
-            raise ValueError(
-                f"a causal window of {size} taps takes at most {totals} of padding, all before the "
-                f'record, got {padding}; "same" keeps the length'
-            )
+            rule = f"a causal window of {size} taps takes at most {totals} of padding, all before the record"
+            raise ValueError(f'{rule}, got {padding}; "same" keeps the length')
     return Window(size, stride, pairs, dilation, causal)

@@ -18,11 +18,9 @@ def check_covariance(covariance: ArrayLike) -> Array:
     if np.abs(T - T.T).max() > tolerance:
         raise ValueError(f"covariance must be symmetric, got {T.tolist()}; symmetrize it first")
     T = (T + T.T) / 2
-    eigenvalues = np.linalg.eigvalsh(T)
-    if eigenvalues[0] < -tolerance:
-        raise ValueError(
-            f"covariance must be positive semi-definite, got eigenvalues {eigenvalues.tolist()}; none may be negative"
-        )
+    values = np.linalg.eigvalsh(T).tolist()
+    if values[0] < -tolerance:
+        raise ValueError(f"covariance must be positive semi-definite, got eigenvalues {values}; none may be negative")
     return T
 
 
@@ -76,8 +74,7 @@ def gaussian_blur(
 ) -> Array:
     r"""Blur a d-dimensional array with :func:`anisotropic_gaussian`, keeping its shape.
 
-    ``padding_mode`` says what lies outside the image: "zeros", "reflect" (without repeating the edge), "replicate" or
-    "circular".
+    Outside the image lie "zeros", "reflect" (without repeating the edge), "replicate" or "circular".
     """
     f = np.asarray(image, dtype=np.float64)
     if f.size == 0 or not np.isfinite(f).all():
@@ -85,9 +82,7 @@ def gaussian_blur(
     mode = NUMPY_PADDING[check_padding_mode(padding_mode)]
     taps = anisotropic_gaussian(covariance, truncation=truncation)
     if taps.ndim != f.ndim:
-        raise ValueError(
-            f"covariance must be ({f.ndim}, {f.ndim}) for this image, got one for {taps.ndim} axes; match them"
-        )
+        raise ValueError(f"covariance must be ({f.ndim}, {f.ndim}) for this image, got {taps.ndim} axes; match them")
     padded = np.pad(f, [(n // 2, n // 2) for n in taps.shape], mode=mode)
     if taps.size == 1:
         return padded

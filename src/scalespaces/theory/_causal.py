@@ -52,8 +52,6 @@ def check_causal_base(base: object) -> float:
 def check_causal_padding(padding_mode: PaddingMode) -> PaddingMode:
     """Return the padding mode if the values it puts before a record are known when the record begins."""
     if padding_mode in ("reflect", "circular"):
-        raise ValueError(
-            f"padding_mode={padding_mode!r} would put samples of the future before the record; "
-            "use zeros or replicate in a causal scale-space"
-        )
+        came = f"padding_mode={padding_mode!r} would put samples of the future before the record"
+        raise ValueError(f"{came}; use zeros or replicate in a causal scale-space")
     return check_choice("padding_mode", padding_mode, ("zeros", "replicate"))

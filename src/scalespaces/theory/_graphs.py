@@ -27,9 +27,8 @@ def adjacency(edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None
     pairs, n = _indices("edges", edges, 2, num_nodes)
     values = np.ones(len(pairs)) if weights is None else np.asarray(weights, dtype=np.float64)
     if values.shape != (len(pairs),) or not (np.isfinite(values) & (values >= 0)).all():
-        raise ValueError(
-            f"weights must be finite and >= 0, one for each of {len(pairs)} edges, got {values} of shape {values.shape}"
-        )
+        given = f"{values} of shape {values.shape}"
+        raise ValueError(f"weights must be finite and >= 0, one for each of {len(pairs)} edges, got {given}")
     if n == 0:
         raise ValueError("the number of nodes of a graph without edges is unknown; pass num_nodes")
     matrix: Any = sparse.csr_array((values, tuple(pairs.T)), shape=(n, n))
@@ -120,10 +119,8 @@ def mesh_laplacian(vertices: ArrayLike, faces: ArrayLike) -> tuple[csr_array, Ar
     cross = np.linalg.norm(np.cross(u, v), axis=-1)  # twice the area
     flat = np.flatnonzero(cross.min(1) <= 1e-12 * (u * u).sum(-1).max(1))
     if len(flat):
-        raise ValueError(
-            f"triangles must have an area, got {len(flat)} without, the first at index {flat[0]}; remove them, and "
-            "merge vertices that coincide"
-        )
+        came = f"{len(flat)} without, the first at index {flat[0]}"
+        raise ValueError(f"triangles must have an area, got {came}; remove them, and merge vertices that coincide")
     mass = np.zeros(n)
     np.add.at(mass, triangles, cross[:, :1] / 2 / 3)
     ends = np.roll(triangles, -1, 1).ravel(), np.roll(triangles, -2, 1).ravel()  # of the edge opposite to each corner

@@ -79,10 +79,8 @@ class Kernel(ABC):
             t: Scale of the kernel.
             radius: Half the width; by default it follows from ``truncation``.
             truncation: Half the width in units of the kernel's own width, four standard deviations by default.
-            phase: Center of the kernel, in [0, 1).
-
-        Returns:
-            The taps at offsets ``-r..r`` for phase 0, and at ``m - phase`` for ``m = -r..r+1`` otherwise.
+            phase: Center of the kernel, in [0, 1). The taps are at offsets ``-r..r`` for phase 0, and otherwise at
+                ``m - phase`` for ``m = -r..r+1``.
         """
         t = _check_scale(t)
         phase = check_real("phase", phase, "in [0, 1)", lambda p: 0 <= p < 1)
@@ -90,10 +88,8 @@ class Kernel(ABC):
         r = max(self.radius(t, truncation), phase != 0) if radius is None else check_integer("radius", radius, 0)
         taps = self.values(np.arange(-r, r + 1 + (phase != 0)) - phase, t)
         if not taps.sum() > 0:
-            raise ValueError(
-                f"the taps of a kernel must have positive mass, got {taps} from {self} at t = {t}, phase = {phase}; "
-                "use a larger t or radius"
-            )
+            came = f"{taps} from {self} at t = {t}, phase = {phase}"
+            raise ValueError(f"the taps of a kernel must have positive mass, got {came}; use a larger t or radius")
         return taps / taps.sum()
 
 
@@ -129,8 +125,7 @@ class SampledGaussian(Kernel):
     .. math:: g(x, t) = (2 \pi t)^{-1/2} e^{-x^2 / 2t}
 
     It is only approximately a semigroup: the largest tap of g(t) * g(t) - g(2t), kernels normalized, is 7.7e-2 at
-    t = 1/4, 5.7e-3 at t = 1/2, 2.9e-5 at t = 1, 1.1e-9 at t = 2 and rounding error from t = 4 on. At t = 0 it is linear
-    interpolation.
+    t = 1/4, 5.7e-3 at t = 1/2, 2.9e-5 at t = 1, 1.1e-9 at t = 2. At t = 0 it is linear interpolation.
     """
 
     def values(self, offsets: ArrayLike, t: float) -> Array:
@@ -203,10 +198,8 @@ class Alpha(Kernel):
     def radius(self, t: float, truncation: float = 4.0) -> int:
         too_wide = _check_scale(t) > _ALPHA_REACH ** (2 * self.alpha)  # tested first: t^(1/2 alpha) might overflow
         if too_wide or super().radius(t, truncation) > _ALPHA_REACH:
-            raise ValueError(
-                f"alpha kernels go up to radius {_ALPHA_REACH}, got more from t = {t} and alpha = {self.alpha}; "
-                "pass a radius or a smaller truncation"
-            )
+            came = f"more from t = {t} and alpha = {self.alpha}; pass a radius or a smaller truncation"
+            raise ValueError(f"alpha kernels go up to radius {_ALPHA_REACH}, got {came}")
         return super().radius(t, truncation)
 
     def transfer(self, w: ArrayLike, t: float) -> Array:

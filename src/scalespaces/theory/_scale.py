@@ -30,10 +30,8 @@ def check_base(base: Any) -> Base:
     C = check_matrix("base", base, "a number > 1 or a finite square matrix")
     singular = np.linalg.svd(C, compute_uv=False)
     if singular[-1] < 1 - 1e-9 or singular[0] <= 1 + 1e-9:
-        raise ValueError(
-            "a base matrix must expand (singular values >= 1, not all of them 1), "
-            f"got singular values {singular.tolist()} from {C.tolist()}; scale it up"
-        )
+        rule = "a base matrix must expand (singular values >= 1, not all of them 1)"
+        raise ValueError(f"{rule}, got singular values {singular.tolist()} from {C.tolist()}; scale it up")
     return tuple(tuple(float(x) for x in row) for row in C)
 
 

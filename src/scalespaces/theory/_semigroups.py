@@ -49,10 +49,8 @@ class ScaleTranslation:
         if len(matrix) != shift.size:
             raise ValueError(f"A and z must agree on the dimension, got {matrix.shape} and {shift.shape}; match them")
         if abs(np.linalg.det(matrix)) > 1 + 1e-9:
-            raise ValueError(
-                f"A must not upscale (|det A| <= 1), got singular values "
-                f"{np.linalg.svd(matrix, compute_uv=False).tolist()}; use an A that shrinks"
-            )
+            values = np.linalg.svd(matrix, compute_uv=False).tolist()
+            raise ValueError(f"A must not upscale (|det A| <= 1), got singular values {values}; use an A that shrinks")
         matrix.flags.writeable = shift.flags.writeable = False
         object.__setattr__(self, "A", matrix)
         object.__setattr__(self, "z", shift)
@@ -60,9 +58,7 @@ class ScaleTranslation:
     def compose(self, other: "ScaleTranslation") -> "ScaleTranslation":
         """Return (A, z)(B, y) = (AB, B^-1 z + y): act by ``other`` first, then by ``self``; also ``self @ other``."""
         if self.z.size != other.z.size:
-            raise ValueError(
-                f"elements must have the same dimension, got {self.z.size} and {other.z.size}; compose like with like"
-            )
+            raise ValueError(f"elements must have the same dimension, got {self.z.size} and {other.z.size}; match them")
         return ScaleTranslation(self.A @ other.A, np.linalg.solve(other.A, self.z) + other.z)
 
     __matmul__ = compose
@@ -92,9 +88,8 @@ def act(
 
     .. math:: S_{A,z}[f](x) = [G(\cdot, A^{-1} \Sigma_0 A^{-\top} - \Sigma_0) * f](A^{-1} x + z)
 
-    Interpolation is linear, and exact at whole positions; so translations by whole pixels are exact. In the continuum
-    :math:`S_s S_t = S_{st}`; on the grid this holds up to the aliasing that the zero-scale lets pass and the blur that
-    interpolation adds.
+    Interpolation is linear, so translations by whole pixels are exact. In the continuum :math:`S_s S_t = S_{st}`; on
+    the grid this holds up to the aliasing that the zero-scale lets pass and the blur that interpolation adds.
 
     Args:
         f: The image.

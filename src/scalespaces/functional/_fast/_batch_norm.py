@@ -8,19 +8,11 @@ from torch import Tensor, distributed
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from scalespaces.functional._moments import along, average, batch_moments, normalize, repeat, wide
+from scalespaces.functional._moments import Vector, along, average, batch_moments, normalize, repeat, wide
 
 
-def batch_norm_natively(
-    levels: Sequence[Tensor], weight: Tensor | None, bias: Tensor | None, eps: float, elements: int, sync: bool
-) -> tuple[list[Tensor], Tensor, Tensor, Tensor | int]:
-    """The normalized levels, their mean, variance and number of values."""
-    *out, mean, var, count = _BatchNorm.apply(weight, bias, eps, elements, sync, *levels)
-    return out, mean, var, count
-
-
-class _BatchNorm(torch.autograd.Function):
-    r"""The formula above in the kernels of PyTorch's own batch normalization: no copy of a level, in any precision.
+class NativeBatchNorm(torch.autograd.Function):
+    r"""The normalized levels, their mean, variance and number of values, without a copy of a level in any precision.
 
     Of :math:`y = w \hat x + b`, with :math:`\hat x = (x - \mu) / \sigma` and moments that are averages over S levels
     of n_k samples, the gradient at level k is
@@ -32,22 +24,20 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor | None, bias: Tensor | None, eps: float, elements: int, sync: bool, *levels: Tensor
+        ctx: Any, weight: Vector, bias: Vector, eps: float, elements: int, sync: bool, *levels: Tensor
     ) -> tuple[Any, ...]:
         mean, var = average([_moments(level) for level in levels], elements)
         count = sum(level.numel() // level.shape[1] * elements for level in levels)
         if sync:
             mean, var, count = _gather(mean, var, levels[0].shape[0], count)
-        m, v, w, b = (
-            None if vector is None else repeat(vector.to(mean.dtype), elements) for vector in (mean, var, weight, bias)
-        )
+        m, v, w, b = (v if v is None else repeat(v.to(mean.dtype), elements) for v in (mean, var, weight, bias))
         ctx.eps, ctx.elements, ctx.sync = eps, elements, sync
         ctx.mark_non_differentiable(mean, var, *([count] if isinstance(count, Tensor) else []))
         ctx.save_for_backward(weight, bias, mean, var, *levels)
         return *(F.batch_norm(level, m, v, w, b, eps=eps) for level in levels), mean, var, count
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         weight, bias, mean, var, *levels = ctx.saved_tensors
         gradients = gradients[: len(levels)]
         if torch.is_grad_enabled():
@@ -96,10 +86,8 @@ def _sums(g: Tensor, level: Tensor, mean: Tensor, var: Tensor, eps: float) -> Te
     r"""The sums of :math:`g \hat x` and of g: what weight and bias have as gradients in evaluation."""
     if level.numel() == 0:  # which crashes PyTorch's kernel
         return mean.new_zeros(2, len(mean))
-    kernel = torch.ops.aten.native_batch_norm_backward
-    return torch.stack(
-        kernel(g, level, torch.ones_like(mean), mean, var, None, None, False, eps, [False, True, True])[1:]
-    )
+    kernel, ones = torch.ops.aten.native_batch_norm_backward, torch.ones_like(mean)
+    return torch.stack(kernel(g, level, ones, mean, var, None, None, False, eps, [False, True, True])[1:])
 
 
 def _gather(mean: Tensor, var: Tensor, batch: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,7 +102,7 @@ def _gather(mean: Tensor, var: Tensor, batch: int, count: int) -> tuple[Tensor, 
 
 
 def _differentiable_gradients(
-    ctx: Any, weight: Tensor | None, bias: Tensor | None, levels: Sequence[Tensor], gradients: Sequence[Tensor]
+    ctx: Any, weight: Vector, bias: Vector, levels: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Any, ...]:
     """The gradients by way of the formula, so that they have gradients themselves."""
     mean, var, _ = batch_moments(levels, elements=ctx.elements, sync=ctx.sync)

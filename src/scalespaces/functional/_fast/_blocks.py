@@ -19,7 +19,7 @@ class AverageOfBlocks(torch.autograd.Function):
         return AVG_POOL[len(size)](f, size)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         g = gradients[0] / math.prod(ctx.size)
         if all(n & (n - 1) == 0 for n in ctx.size):  # or else its float32 picks neighbors
             g = F.interpolate(g, scale_factor=[float(n) for n in ctx.size], mode="nearest")

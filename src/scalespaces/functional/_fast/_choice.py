@@ -18,11 +18,7 @@ _WORTH_FOLDING = {"cpu": 2**27, "meta": 2**27}
 
 
 def folding_pays(saved_multiplications: int, device: torch.device) -> bool:
-    """Whether a coarse level meets the filter on its own grid, by :mod:`._fold`.
-
-    Folding trades multiplications for several small calls. That pays for large maps on a CPU; on other devices, where
-    a call costs its launch, it was never measured and is not used.
-    """
+    """Whether a coarse level meets the filter on its own grid, by :mod:`._fold`; only measured on a CPU."""
     least = _WORTH_FOLDING.get(device.type)
     return least is not None and saved_multiplications >= least
 
@@ -32,7 +28,7 @@ def can_fold() -> bool:
     return not is_transformed()
 
 
-def interpolates_by_slices(*sizes: Any) -> bool:
+def interpolates_by_slices(*sizes: object) -> bool:
     """Whether whole-number upsampling runs on slices, by :mod:`._finer`, instead of by gathers."""
     return all(isinstance(n, int) for n in sizes) and not is_transformed()
 
@@ -45,7 +41,7 @@ def blurs_by_matrices(x: Tensor) -> bool:
     return not x.is_meta and all(map(is_known, x.shape[2:]))
 
 
-def is_known(size: Any) -> bool:
+def is_known(size: object) -> bool:
     """Whether a size is a number; torch.compile shows no difference to a symbol, but it may add guards."""
     return isinstance(size, int) and not (torch.compiler.is_dynamo_compiling() and is_exporting())
 

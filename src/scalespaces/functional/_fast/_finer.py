@@ -1,8 +1,7 @@
 r"""Linear interpolation on a grid :math:`q` times finer, phase by phase.
 
 Between two coarse samples, in each cell, lie :math:`q` samples of the finer grid, at the same fractions in all cells:
-each of the :math:`q` phases is a weighted sum of two slices, and no index is needed. Its adjoint adds to the same two
-slices.
+each of the :math:`q` phases is a weighted sum of two slices, without an index. Its adjoint adds to the same slices.
 """
 
 import functools
@@ -86,7 +85,7 @@ class _Interpolate(torch.autograd.Function):
         return _interpolate(x, plan)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (g,), plan = gradients, ctx.plan
         if is_batched(g):  # many gradients at once: a product with the whole matrix
             matrix = make_finer(torch.eye(plan.samples, dtype=g.dtype, device=g.device), replace(plan, axis=0))
@@ -111,5 +110,5 @@ class _Adjoint(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return _Interpolate.apply(gradients[0], ctx.plan), None

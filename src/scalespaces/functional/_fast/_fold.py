@@ -26,6 +26,8 @@ from scalespaces.functional._sampling import sample
 from scalespaces.space._numbers import as_integer
 
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+Gradients = tuple[Tensor | None, Tensor | None]
+"""Of the level and of the filter, those that are needed."""
 
 
 @dataclass(frozen=True)
@@ -37,71 +39,41 @@ class Fold:
     size: int  # samples of the finer grid
     samples: int  # coarse samples
     taps: int  # of the filter: 3 padded by one, or 1
-
-    @property
-    def reach(self) -> int:
-        """Taps of the filter on each side."""
-        return self.taps // 2
-
-    @property
-    def before(self) -> int:
-        """Coarse samples to repeat in front."""
-        return -math.floor(self.offset - self.reach / self.finer + 1e-9)
-
-    @property
-    def after(self) -> int:
-        """Coarse samples to repeat behind."""
-        return math.ceil(self.offset + (self.size - 1 + self.reach) / self.finer - 1e-9) - (self.samples - 1)
-
-    @property
-    def ends_repeat(self) -> bool:
-        """Whether all that lies outside the finer grid, within reach, repeats a coarse sample at an end."""
-        first, last = -self.reach / self.finer, (self.size - 1 + self.reach) / self.finer
-        fits = self.samples > 1 and self.size > 1 and self.before >= 0 and self.after >= 0
-        return fits and (self.reach == 0 or (self.offset + first <= 0 and self.offset + last >= self.samples - 1))
-
-    def _span(self) -> tuple[float, int, int]:
-        # Output z meets padded sample i through tap t = z - q i + padding, worth the hat at t - padding + start + y.
-        start = self.finer * (self.before + self.offset) - self.reach
-        low = math.floor(-self.finer - start - (self.taps - 1) + 1e-9) + 1
-        high = math.ceil(self.finer - start - 1e-9) - 1
-        return start, low, high
-
-    @property
-    def padding(self) -> int:
-        """Of the transposed convolution, on both sides."""
-        return -self._span()[1]
-
-    @property
-    def more(self) -> int:
-        """Samples that the transposed convolution is to give beyond its own last one."""
-        padded = self.before + self.samples + self.after
-        return max(self.size - ((padded - 1) * self.finer - 2 * self.padding + self.length), 0)
-
-    @property
-    def length(self) -> int:
-        """Taps of the transposed convolution."""
-        _, low, high = self._span()
-        return high - low + 1
+    reach: int  # taps of the filter on each side
+    before: int  # coarse samples to repeat in front
+    after: int  # and behind
+    start: float  # where the hat meets the filter's first tap
+    padding: int  # of the transposed convolution, on both sides
+    length: int  # its taps
+    surplus: int  # samples that it gives beyond the finer grid's; negative if they are too few
 
     def matrix(self, device: torch.device | None = None) -> Tensor:
         """The taps of the transposed convolution, in those of the filter; made where they are used, not copied."""
-        start, low, high = self._span()
         real = torch.float32 if device is not None and device.type == "mps" else torch.float64
-        t = torch.arange(low, high + 1, device=device, dtype=real)[:, None] + start
+        t = torch.arange(-self.padding, self.length - self.padding, device=device, dtype=real)[:, None] + self.start
         y = torch.arange(self.taps, device=device, dtype=real)
         return (1 - (t + y).abs() / self.finer).clip(min=0)
 
 
 def fold_axis(ratio: float, offset: float, size: int, samples: int, taps: int, padding: tuple[int, int]) -> Fold | None:
     """How a filter of so many taps folds with interpolation at ``offset + ratio * i``; None if it does not."""
-    finer = as_integer(1 / ratio)
-    if not (finer and finer > 1 and taps in (1, 3) and padding == (taps // 2, taps // 2)):
+    finer, reach = as_integer(1 / ratio), taps // 2
+    if not (finer and finer > 1 and taps in (1, 3) and padding == (reach, reach)):
         return None
-    if not (isinstance(size, int) and isinstance(samples, int)):  # symbolic, in torch.export
+    known = isinstance(size, int) and isinstance(samples, int)  # in torch.export they may be symbols
+    if not known or min(size, samples) < 2:
         return None
-    fold = Fold(finer, offset, size, samples, taps)
-    return fold if fold.ends_repeat else None
+    first, last = offset - reach / finer, offset + (size - 1 + reach) / finer
+    before, after = -math.floor(first + 1e-9), math.ceil(last - 1e-9) - (samples - 1)
+    # All that lies outside the finer grid, within reach, must repeat a coarse sample at an end.
+    if min(before, after) < 0 or (reach and not (first <= 0 and last >= samples - 1)):
+        return None
+    # Output z meets padded sample i through tap t = z - q i + padding, worth the hat at t - padding + start + y.
+    start = finer * (before + offset) - reach
+    low = math.floor(-finer - start - (taps - 1) + 1e-9) + 1
+    length = math.ceil(finer - start - 1e-9) - low
+    surplus = (before + samples + after - 1) * finer + 2 * low + length - size
+    return Fold(finer, offset, size, samples, taps, reach, before, after, start, -low, length, surplus)
 
 
 def upsampled_conv(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
@@ -116,7 +88,7 @@ def upsampled_conv(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
 def _fold(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
     out = _TRANSPOSED[len(folds)](_repeat_ends(f, folds), _spread(weight, folds), None, *_settings(folds))
     for axis, fold in enumerate(folds, 2):
-        if out.shape[axis] > fold.size:
+        if fold.surplus > 0:
             out = out.narrow(axis, 0, fold.size)
     for axis, fold in enumerate(folds):
         if fold.reach:
@@ -126,7 +98,8 @@ def _fold(f: Tensor, weight: Tensor, folds: Sequence[Fold]) -> Tensor:
 
 def _settings(folds: Sequence[Fold]) -> tuple[list[int], list[int], list[int]]:
     """Stride, padding and output padding of the transposed convolution."""
-    return [fold.finer for fold in folds], [fold.padding for fold in folds], [fold.more for fold in folds]
+    more = [max(-fold.surplus, 0) for fold in folds]
+    return [fold.finer for fold in folds], [fold.padding for fold in folds], more
 
 
 def _repeat_ends(f: Tensor, folds: Sequence[Fold]) -> Tensor:
@@ -186,51 +159,31 @@ class _UpsampledConv(torch.autograd.Function):
         return _fold(f, weight, folds)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         (f, weight), (g,), folds = ctx.saved_tensors, gradients, ctx.folds
         with full_precision(f):
             if not torch.is_grad_enabled():
-                return *_UpsampledConv.gradients(f, weight, g, folds, ctx.needs_input_grad[:2]), None
+                return *_gradients(f, weight, g, folds, ctx.needs_input_grad[:2]), None
             inputs = [t for t in (f, weight) if t.requires_grad]  # gradients of gradients
             found = iter(torch.autograd.grad(_fold(f, weight, folds), inputs, g, create_graph=True))
             return *(next(found) if t.requires_grad else None for t in (f, weight)), None
 
-    @staticmethod
-    def gradients(
-        f: Tensor, weight: Tensor, g: Tensor, folds: tuple[Fold, ...], needed: Sequence[bool]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Of the level and of the filter, those that are needed."""
-        stride, padding, more = _settings(folds)
-        padded = _repeat_ends(f, folds)
-        to_f, to_weight, _ = torch.ops.aten.convolution_backward(
-            _to_length(g, padded, folds),
-            padded,
-            _spread(weight, folds),
-            None,
-            stride,
-            padding,
-            [1] * len(folds),
-            True,
-            more,
-            1,
-            [*needed, False],
-        )
-        if to_f is not None:
-            to_f = _add_repeated(to_f, folds)
-        if to_weight is not None:
-            to_weight = _gather(to_weight, folds)
-        for axis, fold in enumerate(folds):
-            if fold.reach:
-                _subtract_outside(f, weight, g, folds, axis, to_f, to_weight)
-        return to_f, to_weight
 
-
-def _to_length(g: Tensor, padded: Tensor, folds: Sequence[Fold]) -> Tensor:
-    """The gradient of what was cut off is zero."""
-    spare = []
-    for fold, n in zip(reversed(folds), reversed(padded.shape), strict=False):
-        spare += [0, (n - 1) * fold.finer - 2 * fold.padding + fold.length + fold.more - fold.size]
-    return F.pad(g, spare) if any(spare) else g
+def _gradients(f: Tensor, weight: Tensor, g: Tensor, folds: Sequence[Fold], needed: Sequence[bool]) -> Gradients:
+    stride, padding, more = _settings(folds)
+    spare = [amount for fold in reversed(folds) for amount in (0, max(fold.surplus, 0))]
+    whole = F.pad(g, spare) if any(spare) else g  # the gradient of what was cut off is zero
+    settings = (stride, padding, [1] * len(folds), True, more, 1, [*needed, False])
+    operands = (whole, _repeat_ends(f, folds), _spread(weight, folds))
+    to_f, to_weight, _ = torch.ops.aten.convolution_backward(*operands, None, *settings)
+    if to_f is not None:
+        to_f = _add_repeated(to_f, folds)
+    if to_weight is not None:
+        to_weight = _gather(to_weight, folds)
+    for axis, fold in enumerate(folds):
+        if fold.reach:
+            _subtract_outside(f, weight, g, folds, axis, (to_f, to_weight))
+    return to_f, to_weight
 
 
 def _add_repeated(g: Tensor, folds: Sequence[Fold]) -> Tensor:
@@ -247,21 +200,14 @@ def _add_repeated(g: Tensor, folds: Sequence[Fold]) -> Tensor:
 
 
 def _subtract_outside(
-    f: Tensor,
-    weight: Tensor,
-    g: Tensor,
-    folds: Sequence[Fold],
-    axis: int,
-    to_f: Tensor | None,
-    to_weight: Tensor | None,
+    f: Tensor, weight: Tensor, g: Tensor, folds: Sequence[Fold], axis: int, gradients: Gradients
 ) -> None:
     with torch.enable_grad():
         faces, taps = (t.detach().requires_grad_() for t in _faces(f.detach(), weight.detach(), axis))
         out = _outside(faces, taps, folds, axis)
         back = g.index_select(axis + 2, _ends(folds[axis].size, g))
-        to_faces, to_taps = torch.autograd.grad(out, [faces, taps], back)
-    for whole, parts, along in ((to_f, to_faces, 1), (to_weight, to_taps, 0)):
+        found = torch.autograd.grad(out, [faces, taps], back)
+    for whole, parts, along in zip(gradients, found, (1, 0), strict=True):
         if whole is not None:
-            whole.index_add_(
-                axis + 2, _ends(whole.shape[axis + 2], g), torch.cat(parts.chunk(2, along), axis + 2), alpha=-1
-            )
+            both = torch.cat(parts.chunk(2, along), axis + 2)
+            whole.index_add_(axis + 2, _ends(whole.shape[axis + 2], g), both, alpha=-1)
