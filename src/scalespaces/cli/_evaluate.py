@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     options = DataOptions(
         args.kind,
         args.root,
-        size=None if args.size is None else (args.size[0], args.size[1]),
+        size=args.size and (args.size[0], args.size[1]),
         num_classes=own if args.classes is None and args.kind in ("masks", "table") else args.classes,
         table=args.table,
         holdout=args.holdout,
@@ -88,9 +88,8 @@ def run(args: argparse.Namespace) -> None:
         **{name: getattr(args, name) for name in given},
     )
     print(found)
-    notes = {name: says_image_only(network) for name, network in networks.items()} if args.pool == "model" else {}
-    for name, note in notes.items():
-        if note is not None:
+    for name, network in networks.items():
+        if args.pool == "model" and (note := says_image_only(network)):
             print(f"note: {name}: {note}")
     if args.json is not None:
         document = found.to_json()
