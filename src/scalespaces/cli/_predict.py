@@ -146,7 +146,7 @@ def _write_masks(
                 both = f"{str(other)!r} and {str(file)!r}"
                 raise ValueError(f"{both} would both be written as {str(target)!r}; predict them separately")
     _refuse_sources(args, files, [*taken, out / "legend.json"])
-    images: dict[str, Any] = {}
+    images: dict[str, object] = {}
     for file in progress(files, "predicting"):
         with predict.skipping([file], skipped):
             mask = _write_mask(args, model, file, colors, targets[file])
@@ -168,7 +168,7 @@ def _write_masks(
 
 
 def _write_mask(
-    args: argparse.Namespace, model: nn.Module, file: Path, colors: Sequence[Any], targets: Sequence[Path]
+    args: argparse.Namespace, model: nn.Module, file: Path, colors: Sequence[predict.Color], targets: Sequence[Path]
 ) -> torch.Tensor:
     """Write the files of an image, and return its mask."""
     image = predict.read_channels(file, predict.channels_of(model))
