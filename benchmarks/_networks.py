@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ def models(settings: Settings) -> Iterator[Case]:
     yield network(settings, "DenseNet", {"plain": "densenet", "k = 3": "s_densenet"}, side, batch, growth=growth)
 
 
-def network(settings: Settings, title: str, names: dict[str, str], side: int, batch: int, **arguments: object) -> Case:
+def network(settings: Settings, title: str, names: dict[str, str], side: int, batch: int, **arguments: Any) -> Case:
     """The baseline, our networks by the levels of their filters and, as rivals, the paper's algorithm."""
     image, papers = settings.tensor(batch, 3, side, side), []
     (first, baseline), *ours = names.items()
