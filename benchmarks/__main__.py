@@ -9,7 +9,7 @@ import torch
 
 from scalespaces._files import prepare, write_json
 from scalespaces._measure import environment
-from scalespaces.cli._arguments import Help, Parser, positive
+from scalespaces.cli._arguments import Parser, positive
 
 NAMES = {
     "cost": "time, memory and kernels of layers, lift, networks and loading, compared with plain PyTorch",
@@ -27,13 +27,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="name", metavar="NAME", title="benchmarks", required=True)
     for name, text in NAMES.items():
-        command = commands.add_parser(name, help=text, formatter_class=Help)
+        command = commands.add_parser(name, help=text)
         command.add_argument("--threads", type=positive, metavar="N", help="threads of PyTorch")
         command.add_argument("--json", metavar="FILE", help="write all numbers there")
         if [name] == list(argv[:1]):  # to import all of them would take long
             benchmark = import_module(f"benchmarks.{name}")
             command.description = benchmark.__doc__
-            benchmark.add_arguments(command)
+            getattr(benchmark, "add_arguments", lambda _: None)(command)
             command.set_defaults(run=benchmark.run)
     return parser.parse_args(argv)
 

@@ -36,7 +36,7 @@ def scale_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class ScaleConv(nn.Module):
     """The paper's correlation with the weights of a :class:`~scalespaces.nn.ScaleConv2d`."""
 
-    def __init__(self, like: Any) -> None:
+    def __init__(self, like: ScaleConv2d) -> None:
         super().__init__()
         self.weight = nn.Parameter(side_by_side(like.weight))
         self.bias = None if like.bias is None else nn.Parameter(like.bias.detach().clone())
@@ -59,21 +59,23 @@ def plain_conv(like: Any) -> nn.Module:
 
 
 class Network(nn.Module):
-    """Parts of a network of ours, copied with their weights: a baseline, or the paper's algorithm if it has levels."""
+    """A copy of a network of ours with PyTorch's layers: a baseline, or the paper's algorithm if it has levels."""
 
     blocks: Any
     transitions: Any
     linear: Any
+    classifier: Any
+    lift: Any
 
-    def __init__(self, model: Any, *parts: str) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.lift: Any = copy.deepcopy(model.lift) if model.lift.num_levels > 1 else None
+        for name, part in copy.deepcopy(model).named_children():
+            self.add_module(name, part)
+        self.lift = self.lift if self.lift.num_levels > 1 else None
         conv, norm = (ScaleConv, nn.BatchNorm3d) if self.lift else (plain_conv, nn.BatchNorm2d)
-        for part in parts:
-            self.add_module(part, copy.deepcopy(getattr(model, part)))
         for name, layer in [*self.named_modules()]:
-            if isinstance(layer, ScaleConv2d):
-                self.set_submodule(name, conv(layer))
+            if isinstance(layer, ScaleConv2d):  # the classifier sees one level, in the paper's algorithm too
+                self.set_submodule(name, plain_conv(layer) if name == "classifier" else conv(layer))
             elif isinstance(layer, ScaleBatchNorm):
                 own = norm(layer.num_features).to(layer.running_mean)
                 own.load_state_dict(layer.state_dict())
@@ -90,10 +92,6 @@ class Network(nn.Module):
 class ResNet(Network):
     """The paper's ResNet, for images whose sides 8 divides: then its upsampling is that of ``F.interpolate``."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model, "blocks")
-        self.classifier = plain_conv(copy.deepcopy(model.classifier))  # on one level, in the paper's algorithm too
-
     def forward(self, image: Tensor) -> Tensor:
         x = self.lifted(image)
         for n, block in enumerate(self.blocks):
@@ -104,9 +102,6 @@ class ResNet(Network):
 class DenseNet(Network):
     """The paper's DenseNet."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model, "blocks", "transitions", "linear")
-
     def forward(self, image: Tensor) -> Tensor:
         x = self.lifted(image)
         for block, transition in zip(self.blocks, self.transitions, strict=False):
@@ -116,7 +111,7 @@ class DenseNet(Network):
         return self.linear(x.mean([*range(2, x.ndim)]))
 
 
-def rival(model: Any) -> Network:
+def rival(model: nn.Module) -> Network:
     """The same network in plain PyTorch; one with levels was built with ``preset="paper"``."""
     return ResNet(model) if isinstance(model, models.ResNet) else DenseNet(model)
 

@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks._tables import Cell, Table, grid, progress
 from benchmarks.sampling import MAIN_SAMPLINGS, SAMPLINGS, ZERO_SCALES
 from scalespaces import equivariance_error
-from scalespaces.cli._arguments import positive
 from scalespaces.data import digits, photograph, to_unit, unseen_scales
 from scalespaces.functional import scale_pool
 from scalespaces.models import create_model
@@ -40,16 +39,12 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "- dense": {"lift": FIVE | {"sampling": "dense"}},
 }
 POOLS = ("max", "mean")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=positive, default=3, help="trainings of each network")
-    parser.add_argument("--epochs", type=positive, default=8, help="of each training")
+SEEDS, EPOCHS, BATCH = 3, 8, 32
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
     yield errors()
-    yield accuracy(args.seeds, args.epochs)
+    yield accuracy()
 
 
 @torch.no_grad()
@@ -81,12 +76,12 @@ def multiply_adds(model: nn.Module, image: Tensor) -> int:
     return counter.get_total_flops() // 2
 
 
-def accuracy(seeds: int, epochs: int) -> Table:
+def accuracy() -> Table:
     image = torch.zeros(1, 1, CANVAS, CANVAS)
     rows, unit = [], multiply_adds(network("CNN").eval(), image)
     for name in NETWORKS:
         progress(f"accuracy: {name}")
-        found = np.mean([accuracies(name, seed, epochs) for seed in range(seeds)], axis=0)
+        found = np.mean([accuracies(name, seed) for seed in range(SEEDS)], axis=0)
         cost = f"{multiply_adds(network(name).eval(), image) / unit:.1f}x"
         for pool, row in zip([""] if name == "CNN" else POOLS, found, strict=False):  # its one level answers
             rows.append([name, pool, *(f"{cell:.1f}" for cell in row), cost])
@@ -99,7 +94,7 @@ def network(name: str) -> Any:
     return create_model("s_cnn", **size, **NETWORKS[name])
 
 
-def accuracies(name: str, seed: int, epochs: int) -> list[tuple[float, ...]]:
+def accuracies(name: str, seed: int) -> list[tuple[float, ...]]:
     """Per cent for each way to combine the levels' scores, at each size."""
     scales = [2.0 * size for size in SIZES]
     how: Any = {"train": 2.0, "place": "random", "seed": seed}
@@ -107,7 +102,7 @@ def accuracies(name: str, seed: int, epochs: int) -> list[tuple[float, ...]]:
     tests = unseen_scales(*digits(), tests=scales, canvas=CANVAS, **how)
     torch.manual_seed(seed)
     model = network(name).train()
-    train(model, to_unit(trained.images), trained.labels, epochs)
+    train(model, to_unit(trained.images), trained.labels)
     found = []
     with torch.no_grad():
         for test in (tests[f"test_{scale:g}"] for scale in scales):
@@ -117,14 +112,14 @@ def accuracies(name: str, seed: int, epochs: int) -> list[tuple[float, ...]]:
     return [*zip(*found, strict=True)]
 
 
-def train(model: nn.Module, images: Tensor, labels: Tensor, epochs: int, size: int = 32) -> None:
+def train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     """Every level learns from the mean of the levels' logits."""
-    generator, steps = torch.Generator().manual_seed(0), len(images) // size
+    generator, steps = torch.Generator().manual_seed(0), len(images) // BATCH
     optimizer = torch.optim.Adam(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=epochs * steps)
-    for _ in range(epochs):
-        for chosen in torch.randperm(len(images), generator=generator).split(size)[:steps]:
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=EPOCHS * steps)
+    for _ in range(EPOCHS):
+        for chosen in torch.randperm(len(images), generator=generator).split(BATCH)[:steps]:
             optimizer.zero_grad()
-            (supervise(model, images[chosen], labels[chosen], "mean") / size).backward()
+            (supervise(model, images[chosen], labels[chosen], "mean") / BATCH).backward()
             optimizer.step()
             schedule.step()

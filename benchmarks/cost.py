@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks import _data, _layers, _lift, _models
+from benchmarks import _data, _lift, _networks
 from benchmarks._case import FORMATS, Case, Settings, measure
 from benchmarks._tables import progress
 from scalespaces._extras import require
@@ -16,9 +16,9 @@ from scalespaces._measure import environment
 from scalespaces.cli._arguments import positive
 
 SUITES: dict[str, Callable[[Settings], Iterator[Case]]] = {
-    "layers": _layers.cases,
+    "layers": _networks.layers,
     "lift": _lift.cases,
-    "models": _models.cases,
+    "models": _networks.models,
     "data": _data.cases,
 }
 ON_THE_CPU = {"lift": ("cv2", "bench"), "data": ("h5py", "train")}  # their counterparts, and the extras with them

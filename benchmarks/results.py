@@ -15,7 +15,6 @@ from scalespaces.train._evaluate import METHODS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="JSON", help="written by scalespaces evaluate, one for each seed")
-    parser.add_argument("--metric", default="accuracy", help="which one; in per cent, except nll")
     parser.add_argument("--plot", metavar="FILE", help="draw the means over scale there")
 
 
@@ -26,27 +25,25 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
         for row in json.loads(Path(file).read_text(encoding="utf-8"))["results"]:
             label = row["model"] + METHODS[row["method"]]
             if row["metrics"] is not None:
-                values[label, row["scale"]].append(row["metrics"][args.metric])
+                values[label, row["scale"]].append(row["metrics"]["accuracy"])
                 costs[label].append(row["cost"])
     wrong = sorted({label for (label, _), found in values.items() if len(found) != len(args.files)})
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: not measured at the same scales in all of {len(args.files)} files")
-    factor = 1 if args.metric == "nll" else 100
-    scales = sorted({scale for _, scale in values})
-    rows = []
+    scales, rows = sorted({scale for _, scale in values}), []
     for label, cost in costs.items():
-        cells = [summary([factor * value for value in values.get((label, scale), [])]) for scale in scales]
+        cells = [summary(values.get((label, scale), [])) for scale in scales]
         rows.append([label, *cells, f"{statistics.median(cost):.1f}x"])
     caption = f"Mean ± standard deviation over {len(args.files)} seeds."
-    yield Table(args.metric, caption, ["", *(f"{scale:g}" for scale in scales), "cost"], rows)
+    yield Table("accuracy", caption, ["", *(f"{scale:g}" for scale in scales), "cost"], rows)
     if args.plot is not None:
         lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for label, scale in sorted(values, key=lambda point: point[1]):
             lines[label].append((scale, statistics.fmean(values[label, scale])))
-        plot_over_scales(lines, args.plot, ylabel=args.metric)
+        plot_over_scales(lines, args.plot, ylabel="accuracy")
 
 
 def summary(found: list[float]) -> str:
-    if not found:
-        return "-"
-    return f"{statistics.fmean(found):.1f}" + (f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else "")
+    """Per cent."""
+    spread = f" ± {100 * statistics.stdev(found):.1f}" if len(found) > 1 else ""
+    return f"{100 * statistics.fmean(found):.1f}{spread}" if found else "-"

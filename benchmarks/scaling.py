@@ -3,8 +3,9 @@ sizes. Nothing runs on a GPU: activations are counted on tensors without data, a
 the memory of a step is also measured on this CPU."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,10 @@ def cost(model: str, preset: str) -> Cost:
     recipe = find_recipe(model)
     channels, height, width = entry(model).input_shape
     shape = (channels, *(recipe.data.crop or (height, width)))
-    network: Any = build(recipe, preset, "meta")
-    norms: list[tuple[int, bool]] = []
+    network, norms = build(recipe, preset, "meta"), []
 
-    def see(module: Any, inputs: tuple[Any, ...]) -> None:
-        first = inputs[0].level(0) if isinstance(inputs[0], ScaleSpace) else inputs[0]
-        norms.append((module.num_features, first.requires_grad))
+    def see(module: Any, inputs: tuple[ScaleSpace]) -> None:
+        norms.append((module.num_features, inputs[0].level(0).requires_grad))
 
     for module in network.modules():
         if isinstance(module, ScaleBatchNorm):
@@ -177,13 +176,13 @@ def measured_memory() -> Table:
             network.zero_grad(set_to_none=False)
             return peak_memory(lambda: loss(network, recipe, MEASURED, number, "cpu").backward())
 
-        def kept(number: int) -> int:
-            return kept_bytes(network, recipe, MEASURED, number, "cpu")
+        def more(size: Callable[[int], int]) -> float:
+            return (size(4) - size(2)) / 2
 
-        plain = (kept(4) - kept(2)) / 2
+        kept = partial(kept_bytes, network, recipe, MEASURED, device="cpu")
+        plain, highest = more(kept), more(peak)
         with torch.autocast("cpu", torch.bfloat16):  # which keeps copies of the parameters as well
-            mixed = (kept(4) - kept(2)) / 2
-        highest = (peak(4) - peak(2)) / 2
+            mixed = more(kept)
         numbers = [f"{number / MEBI:.2f}" for number in (plain, mixed, highest)]
         return [*numbers, f"{mixed / plain:.3f}", f"{highest / plain:.3f}"]
 

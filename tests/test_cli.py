@@ -22,7 +22,7 @@ def test_help(arguments, capsys):
     assert "SUPPRESS" not in out
     assert "(default: None)" not in out
     if len(arguments) == 1:
-        for name, (_, about) in cli.COMMANDS.items():
+        for name, about in cli.COMMANDS.items():
             assert f" {name} " in out
             assert " ".join(about.split()) in " ".join(out.split())
         assert main([]) == 0  # no command prints the same
@@ -75,7 +75,7 @@ def test_exit_codes(monkeypatch, capsys):
 
     own = types.SimpleNamespace(parse=lambda words: types.SimpleNamespace(run=cook, words=words))
     monkeypatch.setitem(sys.modules, "scalespaces.cli._cook", own)
-    monkeypatch.setitem(cli.COMMANDS, "cook", ("_cook", "by a recipe"))
+    monkeypatch.setitem(cli.COMMANDS, "cook", "by a recipe")
     for words in (["--config", "a.yaml", "--x.y=1", "z"], ["--help"], ["--version"], ["a", "--", "--", "-1"], []):
         assert (main(["cook", *words]), seen[-1]) == (0, words)
     assert fails(capsys, "cook", "bad") == "scalespaces cook: error: not this\n"

@@ -59,8 +59,7 @@ def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
 def launch(page: Any, host: str, port: int | None) -> str:
     """Serve the page from a thread of its own, and return its address; it loads nothing from other hosts."""
     theme = _gradio().themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO)
-    address: str
-    _, address, _ = page.queue(api_open=False).launch(
+    served = page.queue(api_open=False).launch(
         server_name=host,
         server_port=port,
         share=False,
@@ -77,7 +76,7 @@ def launch(page: Any, host: str, port: int | None) -> str:
         theme=theme,
         css=resources.files("scalespaces.app").joinpath("style.css").read_text(encoding="utf-8"),
     )
-    return address
+    return served[1]
 
 
 def _gradio() -> Any:

@@ -1,6 +1,7 @@
-"""The command ``scalespaces``: one function per subcommand, imported when it is called.
+"""The command ``scalespaces``: a module for each subcommand, imported when it is called.
 
-It takes the words after the command's name, and returns a namespace, with a function ``run`` that is called with it.
+The module's docstring is the command's help, an example after an empty line included. ``add_arguments`` takes the
+parser, and ``run`` the arguments. A module that has a function ``parse`` instead does its own parsing.
 """
 
 import argparse
@@ -13,18 +14,18 @@ from scalespaces.cli._arguments import Parser
 
 __all__ = ["main"]
 
-COMMANDS = {  # name: its module, the function unless it is parse, and its line in the list of commands
-    "demo": ("_demo", "train on digits of one size, recognize them at others, and write a report"),
-    "equivariance": ("_equivariance", "measure how equivariant random networks are (the paper's figure)"),
-    "models": ("_info:parse_list", "list the networks"),
-    "info": ("_info", "print what a network costs, layer by layer (the paper's tables)"),
-    "calibrate": ("_calibrate", "let a network learn which of its levels to trust, from images without labels"),
-    "export": ("_export", "write a saved network as ONNX or for torch.export"),
-    "data": ("_data", "download, make and check datasets"),
-    "train": ("_train", "train a network from a recipe"),
-    "evaluate": ("_evaluate", "measure networks at several scales, compared with test-time augmentation"),
-    "predict": ("_predict", "predict the classes of images, or of their pixels, with a saved network"),
-    "app": ("_app", "explore scale-spaces, equivariance and predictions on a local page"),
+COMMANDS = {
+    "demo": "train on digits of one size, recognize them at others, and write a report",
+    "equivariance": "measure how equivariant random networks are (the paper's figure)",
+    "models": "list the networks",
+    "info": "print what a network costs, layer by layer (the paper's tables)",
+    "calibrate": "let a network learn which of its levels to trust, from images without labels",
+    "export": "write a saved network as ONNX or for torch.export",
+    "data": "download, make and check datasets",
+    "train": "train a network from a recipe",
+    "evaluate": "measure networks at several scales, compared with test-time augmentation",
+    "predict": "predict the classes of images, or of their pixels, with a saved network",
+    "app": "explore scale-spaces, equivariance and predictions on a local page",
 }
 
 
@@ -50,10 +51,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="scalespaces", description=scalespaces.__doc__)
     parser.add_argument("--version", action="version", version=f"scalespaces {scalespaces.__version__}")
     listed = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, (_, about) in COMMANDS.items():
+    for name, about in COMMANDS.items():
         listed.add_parser(name, help=about)
-    command = parser.parse_args(words[:1]).command
-    if command is None:
+    name = parser.parse_args(words[:1]).command
+    if name is None:
         return argparse.Namespace(run=lambda _: parser.print_help())
-    module, _, function = COMMANDS[command][0].partition(":")
-    return getattr(import_module(f"scalespaces.cli.{module}"), function or "parse")(words[1:])
+    command = import_module(f"scalespaces.cli._{name}")
+    if hasattr(command, "parse"):
+        return command.parse(words[1:])
+    description, _, example = (command.__doc__ or "").partition("\n\n")
+    parser = Parser(prog=f"scalespaces {name}", description=description, epilog=example)
+    parser.set_defaults(run=getattr(command, "run", lambda _: parser.print_help()))
+    command.add_arguments(parser)
+    return parser.parse_args(words[1:])

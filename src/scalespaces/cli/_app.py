@@ -1,4 +1,9 @@
-"""``scalespaces app``: the explorer, a page on this machine."""
+"""Open a page in the browser. It shows the scale-space of your image under any lift and its cost, the equivariance
+errors of networks on it, and what a saved network predicts while the image is zoomed. By default only this machine can
+reach the page; nothing is sent anywhere. Press Ctrl-C to stop.
+
+example: scalespaces app --model model.safetensors --image street.jpg
+"""
 
 import argparse
 import signal
@@ -6,36 +11,25 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
-from scalespaces.cli._arguments import Help, Parser, _whole
+from scalespaces.cli._arguments import Parser, whole
 
 FIRST_PORT, PORTS = 7860, 100
-_DESCRIPTION = """\
-Open a page in the browser. It shows the scale-space of your image under any lift and its cost, the equivariance errors
-of networks on it, and what a saved network predicts while the image is zoomed. By default only this machine can reach
-the page; nothing is sent anywhere. Press Ctrl-C to stop.
-"""
-_port = partial(_whole, "from 1 to 65535", range(1, 65536))
+_port = partial(whole, "from 1 to 65535", range(1, 65536))
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    example = "example: scalespaces app --model model.safetensors --image street.jpg"
-    parser = Parser(prog="scalespaces app", description=_DESCRIPTION, epilog=example, formatter_class=Help)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("--model", metavar="FILE", help="network to start with, a .safetensors file written by scalespaces.models.save")
     add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
     add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is this machine only")
     add("--no-browser", action="store_true", help="print the address, but do not open a browser")
-    return parser.parse_args(words)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     from scalespaces.app._images import read_picture
     from scalespaces.app._page import build, launch
     from scalespaces.app._predictions import load_network

@@ -9,22 +9,22 @@ from functools import partial
 from typing import Any, NoReturn
 
 
+class Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Show defaults, except None and False, and where the help itself says them."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        said = action.default is None or action.default is False or "(default: " in (action.help or "")
+        return action.help if said else super()._get_help_string(action)
+
+
 class Parser(argparse.ArgumentParser):
     """Errors are one line, without the usage above it. Options are not abbreviated."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
+        super().__init__(**options, formatter_class=Help, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Show defaults, except None and False."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        absent = action.default is None or action.default is False
-        return action.help if absent else super()._get_help_string(action)
 
 
 def add_source(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -37,15 +37,15 @@ def add_source(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> Non
     )
 
 
-def _whole(rule: str, allowed: range, text: str) -> int:
+def whole(rule: str, allowed: range, text: str) -> int:
     if not text.strip().isdecimal() or int(text) not in allowed:
         raise argparse.ArgumentTypeError(f"expected a whole number {rule}, got {text!r}")
     return int(text)
 
 
-positive = partial(_whole, "of at least 1", range(1, 2**63))
-natural = partial(_whole, "of at least 0", range(2**63))
-seed = partial(_whole, "from 0 to 2**63 - 1", range(2**63))
+positive = partial(whole, "of at least 1", range(1, 2**63))
+natural = partial(whole, "of at least 0", range(2**63))
+seed = partial(whole, "from 0 to 2**63 - 1", range(2**63))
 
 
 def sampling(text: str) -> str | float:

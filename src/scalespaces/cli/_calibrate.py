@@ -1,4 +1,10 @@
-"""``scalespaces calibrate``: let a saved network learn which of its levels to trust."""
+"""Learn which levels of a network to trust, from a folder of images. The network's own weights stay as they are. No
+labels are needed: the network's answers at other sizes are compared with its answer at the images' own size. So the
+images must show objects at the size the network was trained on. Prints how often answers are right at each size, before
+and after.
+
+example: scalespaces calibrate model.safetensors --images photos --size 224 224
+"""
 
 import argparse
 import sys
@@ -15,35 +21,23 @@ from scalespaces.models._registry import build
 from scalespaces.train._predict import channels_of, device_called, read_channels, to_input
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    parser = Parser(
-        prog="scalespaces calibrate",
-        description="Learn which levels of a network to trust, from a folder of images. The network's own weights stay "
-        "as they are. No labels are needed: the network's answers at other sizes are compared with its answer at the "
-        "images' own size. So the images must show objects at the size the network was trained on. Prints how often "
-        "answers are right at each size, before and after.",
-        epilog="example: scalespaces calibrate model.safetensors --images photos --size 224 224",
-    )
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE", help="the network, .safetensors")
     add("--images", required=True, metavar="FOLDER", help="images, and those in the folders in it; about 100 or more")
     add("--labels", action="store_true", help="images are in folders named after their classes; learn from these")
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this, as in training")
-    scales = "sizes to learn from, relative to the images (default: {})"
-    known = " ".join(f"{scale:.3g}" for scale in SCALES)
-    add("--scales", type=float, nargs="+", default=SCALES, metavar="SCALE", help=scales.format(known))
+    scales = f"sizes to learn from, relative to the images (default: {' '.join(f'{scale:.3g}' for scale in SCALES)})"
+    add("--scales", type=float, nargs="+", default=SCALES, metavar="SCALE", help=scales)
     add("--out", metavar="OUT", help="file to write (default: FILE with -calibrated in its name)")
     add("--force", action="store_true", help="overwrite OUT")
     add_source(parser)
-    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto)")
-    add("--batch", type=positive, default=16, metavar="N", help="images seen at once (default: 16)")
-    add("--seed", type=seed, default=0, metavar="N", help="of all that is random (default: 0)")
-    return parser.parse_args(words)
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
+    add("--batch", type=positive, default=16, metavar="N", help="images seen at once")
+    add("--seed", type=seed, default=0, metavar="N", help="of all that is random")
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     source, folder = Path(args.file), Path(args.images)
     out = Path(args.out or source.with_name(f"{source.stem}-calibrated{source.suffix}"))
     if not folder.is_dir():

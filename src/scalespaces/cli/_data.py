@@ -1,7 +1,6 @@
-"""``scalespaces data``: download, make and check datasets."""
+"""Download, make and check datasets (extra train)."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,13 @@ import numpy as np
 
 from scalespaces import data
 from scalespaces._files import refuse_existing
-from scalespaces.cli._arguments import Help, Parser, positive, seed
+from scalespaces.cli._arguments import Parser, positive, seed
 from scalespaces.data._fetch import BY_HAND, REMOTES
 from scalespaces.data._idx import IMAGES, read_idx_images, write_sets
 from scalespaces.data._pcam import repack
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    parser = Parser(prog="scalespaces data", description="Download, make and check datasets (extra train).")
-    parser.set_defaults(run=lambda _: parser.print_help())
+def add_arguments(parser: Parser) -> None:
     tasks = parser.add_subparsers(dest="task", metavar="TASK", title="tasks")
 
     text = "Existing files are kept; an interrupted download resumes. Without NAME, list the datasets."
@@ -61,11 +57,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("file", metavar="FILE", help="camelyonpatch_level_2_split_*_x.h5")
     add("out", metavar="OUT", help="file to write")
     add("--force", action="store_true", help="overwrite it")
-    return parser.parse_args(words)
 
 
 def _task(tasks: Any, name: str, run: Any, help: str, more: str, example: str) -> Any:
-    task = tasks.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}. {more}", formatter_class=Help)
+    task = tasks.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}. {more}")
     task.epilog = f"example: {task.prog} {example}"
     task.set_defaults(run=run)
     return task.add_argument

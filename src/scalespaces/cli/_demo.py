@@ -1,8 +1,11 @@
-"""``scalespaces demo``: train on digits of one size, test at others, and write a report."""
+"""Train a plain CNN and a scale-space network with the same parameters on handwritten digits of one size, and test them
+on digits from half to four times that size. Compare them with the CNN with test-time augmentation, and with the CNN
+trained at all these sizes. The digits come with scikit-learn: nothing is downloaded. It takes about four minutes on two
+cores and writes report.html, which works offline, results.json, and the trained network, network.safetensors.
+"""
 
 import argparse
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,26 +13,16 @@ from scalespaces import models
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing, write_json
 from scalespaces._tables import text_table
-from scalespaces.cli._arguments import Help, Parser, positive, seed
+from scalespaces.cli._arguments import Parser, positive, seed
+from scalespaces.demo import _run as demo
 from scalespaces.demo._charts import plot
 from scalespaces.demo._report import render
 from scalespaces.demo._result import SIZES, Result, verdicts
-from scalespaces.demo._run import run
 from scalespaces.demo._study import FULL, QUICK, Settings
 from scalespaces.plotting import check_writable
 
-_DESCRIPTION = """\
-Train a plain CNN and a scale-space network with the same parameters on handwritten digits of one size, and test them
-on digits from half to four times that size. Compare them with the CNN with test-time augmentation, and with the CNN
-trained at all these sizes. The digits come with scikit-learn: nothing is downloaded. It takes about four minutes on two
-cores and writes report.html, which works offline, results.json, and the trained network, network.safetensors.
-"""
 
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    parser = Parser(prog="scalespaces demo", description=_DESCRIPTION, formatter_class=Help)
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="output folder")
     add("--full", action="store_true", help="three seeds and more test digits: mean and spread")
@@ -38,10 +31,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="few digits and one epoch, only to check that it runs")
     add("--plot", metavar="FILE", help="also draw accuracy against size into this file: .png, .svg ...")
     add("--open", action="store_true", help="open the report in a browser at the end")
-    return parser.parse_args(words)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     # Find whatever can be wrong before the work begins.
     for module in ("sklearn", "matplotlib", "PIL.Image", "safetensors"):
         require(module, "demo")
@@ -53,7 +45,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.epochs is not None:
         settings = replace(settings, epochs=args.epochs)
     seeds = [args.seed + n for n in range(3 if args.full else 1)]
-    result, network = run(seeds, settings)
+    result, network = demo.run(seeds, settings)
     html = render(result)
     models.save(network, weights)
     with replacing(page) as draft:

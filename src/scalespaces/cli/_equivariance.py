@@ -1,8 +1,9 @@
-"""``scalespaces equivariance``: how far random networks are from commuting with downscaling."""
+"""Measure how far networks with random weights are from commuting with downscaling: the paper's figure "Equivariance
+quality". The lift is the recommended one; --preset paper draws the paper's figure.
+"""
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 import scalespaces
 from scalespaces._files import prepare, write_json
-from scalespaces.cli._arguments import Help, Parser, positive, progress, sampling, seed
+from scalespaces.cli._arguments import Parser, positive, progress, sampling, seed
 from scalespaces.data import photograph, read_image
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS, most_levels
@@ -29,15 +30,7 @@ _NETWORK = ("channels", "filter_levels", "scale_padding", "seed", "base", "zero_
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    parser = Parser(
-        prog="scalespaces equivariance",
-        description="Measure how far networks with random weights are from commuting with downscaling: the paper's "
-        'figure "Equivariance quality". The lift is the recommended one; --preset paper draws the paper\'s figure.',
-        formatter_class=Help,
-    )
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("image").add_argument
     add("--image", metavar="FILE", help="any image Pillow reads (default: a photograph that comes with the package)")
     add("--size", type=positive, metavar="N", help="side of the center crop, in pixels (default: all of the image)")
@@ -65,10 +58,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--translations", action="store_true", help="also measure equivariance to translations")
     add("--json", metavar="FILE", help="write the errors and settings there")
     add("--plot", metavar="FILE", help="draw the figure there: .png, .pdf, .svg ...")
-    return parser.parse_args(words)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     # Everything that can be wrong is found before the work begins.
     for name, value in PAPER.items():
         if getattr(args, name) is None:

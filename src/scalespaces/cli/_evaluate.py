@@ -1,4 +1,10 @@
-"""``scalespaces evaluate``: networks at several scales, compared with the usual ways to handle scale."""
+"""Measure saved networks on images at several scales, and what they cost. Metrics are accuracy, auroc and nll for
+classes of images; average_precision, mean_iou and accuracy for classes of pixels. The scale of a set that `scalespaces
+data make unseen-scale` made is multiplied by the factors of --scales.
+
+example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --root data/unseen --splits test_0.5 test_1
+test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +15,7 @@ from torch import nn
 
 from scalespaces import models
 from scalespaces._files import prepare, write_json
-from scalespaces.cli._arguments import Help, Parser, add_source, natural, positive, seed
+from scalespaces.cli._arguments import Parser, add_source, natural, positive, seed
 from scalespaces.data._open import Kind
 from scalespaces.models._registry import build
 from scalespaces.plotting import check_writable, plot_over_scales
@@ -19,18 +25,7 @@ from scalespaces.train._levels import LevelPool, says_image_only
 from scalespaces.train._predict import describe_answers
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    parser = Parser(
-        prog="scalespaces evaluate",
-        description="Measure saved networks on images at several scales, and what they cost. Metrics are accuracy, "
-        "auroc and nll for classes of images; average_precision, mean_iou and accuracy for classes of pixels. The "
-        "scale of a set that `scalespaces data make unseen-scale` made is multiplied by the factors of --scales.",
-        epilog="example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --root data/unseen "
-        "--splits test_0.5 test_1 test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png",
-        formatter_class=Help,
-    )
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("files", nargs="+", metavar="MODEL", help="networks, .safetensors")
     add("--names", nargs="+", metavar="NAME", help="one name per network (default: from their files or folders)")
@@ -62,10 +57,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--metric", metavar="NAME", help="the metric to show (default: accuracy, or average_precision for pixels)")
     add("--json", metavar="FILE", help="write all results there, classes and settings included")
     add("--plot", metavar="FILE", help="draw the metric against scale there: .png, .pdf, .svg ...")
-    return parser.parse_args(words)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     # Find what is wrong before the work begins.
     if args.json is not None:
         prepare(args.json)
@@ -78,7 +72,7 @@ def _run(args: argparse.Namespace) -> None:
     options = DataOptions(
         args.kind,
         args.root,
-        size=None if args.size is None else (args.size[0], args.size[1]),
+        size=args.size and (args.size[0], args.size[1]),
         num_classes=own if args.classes is None and args.kind in ("masks", "table") else args.classes,
         table=args.table,
         holdout=args.holdout,
@@ -94,9 +88,8 @@ def _run(args: argparse.Namespace) -> None:
         **{name: getattr(args, name) for name in given},
     )
     print(found)
-    notes = {name: says_image_only(network) for name, network in networks.items()} if args.pool == "model" else {}
-    for name, note in notes.items():
-        if note is not None:
+    for name, network in networks.items():
+        if args.pool == "model" and (note := says_image_only(network)):
             print(f"note: {name}: {note}")
     if args.json is not None:
         document = found.to_json()

@@ -1,8 +1,12 @@
-"""``scalespaces export``: a saved network as ONNX or for torch.export."""
+"""Write a network that scalespaces.models.save wrote as ONNX (opset 18) or as a program of torch.export. Batch, height
+and width stay dynamic for base 2 in pyramid sampling. Otherwise they are fixed, and a note says so. The result is run
+on random images (ONNX in onnxruntime), and the file is only written if the numbers agree with PyTorch's.
+
+example: scalespaces export model.safetensors model.onnx --normalize
+"""
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from scalespaces import models
@@ -11,17 +15,7 @@ from scalespaces.models._export import check_format
 from scalespaces.models._registry import build
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    parser = Parser(
-        prog="scalespaces export",
-        description="Write a network that scalespaces.models.save wrote as ONNX (opset 18) or as a program of "
-        "torch.export. Batch, height and width stay dynamic for base 2 in pyramid sampling. Otherwise they are fixed, "
-        "and a note says so. The result is run on random images (ONNX in onnxruntime), and the file is only "
-        "written if the numbers agree with PyTorch's.",
-        epilog="example: scalespaces export model.safetensors model.onnx --normalize",
-    )
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE", help="the network, .safetensors")
     add("out", metavar="OUT", help="file to write: .onnx or .pt2")
@@ -29,15 +23,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument_group("shapes").add_argument
     size = "height and width, if they are fixed (default: the paper's for its networks, else 224 224)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
-    add("--batch", type=positive, default=1, metavar="N", help="batch size, if it is fixed (default: 1)")
+    add("--batch", type=positive, default=1, metavar="N", help="batch size, if it is fixed")
     add("--static", action="store_true", help="fix batch, height and width in any case")
     add = parser.add_argument_group("graph").add_argument
     add("--levels", action="store_true", help="also write the scores of each level: outputs level_0, level_1, ...")
     add("--normalize", action="store_true", help="take raw images: add the network's normalization to the graph")
-    return parser.parse_args(words)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     check_format(args.out)
     network: Any = models.load(args.file, args.model and build(args.model))
     if models.Card.of(network).mean and not args.normalize:

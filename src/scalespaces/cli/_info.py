@@ -1,13 +1,14 @@
-"""``scalespaces models`` and ``scalespaces info``: the networks by name, and what one costs."""
+"""Print a network's table, layer by layer: the shape of the output as [levels, height, width, channels], parameters,
+multiply-adds and activations; and the totals compared with the plain baseline's. Nothing is computed, so any size
+works. Settings that are not given come from --preset.
+"""
 
 import argparse
 import json
-from collections.abc import Sequence
 
 import scalespaces
 from scalespaces import models
 from scalespaces._files import prepare, write_json
-from scalespaces._tables import text_table
 from scalespaces.cli._arguments import Parser, positive, sampling
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS
@@ -16,31 +17,8 @@ from scalespaces.models._registry import PRESETS, entry
 from scalespaces.nn._lift import ARGUMENTS
 
 
-def parse_list(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments of ``scalespaces models``."""
-    parser = Parser(prog="scalespaces models", description="List the networks by name.")
-    parser.set_defaults(run=_list)
-    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="names that match, such as 's_*'")
-    return parser.parse_args(words)
-
-
-def _list(args: argparse.Namespace) -> None:
-    names = models.list_models(args.pattern)
-    if not names:
-        raise ValueError(f"no model matches {args.pattern!r}; there are {', '.join(models.list_models())}")
-    print(text_table([[name, entry(name).about] for name in names], left=2))
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments of ``scalespaces info``; those that are not given are left out."""
-    parser = Parser(
-        prog="scalespaces info",
-        description="Print a network's table, layer by layer: the shape of the output as [levels, height, width, "
-        "channels], parameters, multiply-adds and activations; and the totals compared with the plain baseline's. "
-        "Nothing is computed, so any size works. Settings that are not given come from --preset.",
-        argument_default=argparse.SUPPRESS,
-    )
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
+    parser.argument_default = argparse.SUPPRESS
     add = parser.add_argument
     add("model", metavar="MODEL", help="a name that `scalespaces models` lists")
     size = "channels, height and width of the image (default: the paper's, 3 96 96 or 3 992 992)"
@@ -60,10 +38,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--method", choices=METHODS, help="the exact lift, or the paper's")
     add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense, or a number for oversampling")
     add("--first-level", type=int, metavar="K", help="number of the first level; negative for finer ones")
-    return parser.parse_args(words)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     found = entry(args.model)
     said = {name: value for name, value in vars(args).items() if name not in ("run", "model")}
     path, shape = said.pop("json", None), tuple(said.pop("input", found.input_shape))

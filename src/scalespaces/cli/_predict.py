@@ -1,4 +1,10 @@
-"""``scalespaces predict``: the predictions of a saved network for a user's own images."""
+"""Predict with a saved network. A classifier writes a CSV file with a row for each image: file, predicted class, and
+the probability of each class. A network for segmentation writes a folder with a palette PNG of class numbers for each
+image, and legend.json: the classes, their colors, and their shares of each image. Every file is written completely or
+not at all.
+
+example: scalespaces predict model.safetensors slides/ --out predictions.csv
+"""
 
 import argparse
 import csv
@@ -26,17 +32,7 @@ from scalespaces.train._levels import LevelPool, says_image_only
 Skipped = dict[str, str] | None  # files that cannot be used and the reasons; None if they are errors
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments."""
-    parser = Parser(
-        prog="scalespaces predict",
-        description="Predict with a saved network. A classifier writes a CSV file with a row for each image: file, "
-        "predicted class, and the probability of each class. A network for segmentation writes a folder with a palette "
-        "PNG of class numbers for each image, and legend.json: the classes, their colors, and their shares of each "
-        "image. Every file is written completely or not at all.",
-        epilog="example: scalespaces predict model.safetensors slides/ --out predictions.csv",
-    )
-    parser.set_defaults(run=_run)
+def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="MODEL", help="the network, .safetensors")
     add("images", nargs="+", metavar="IMAGE", help="images, or folders whose images are all used, subfolders included")
@@ -48,7 +44,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add = group.add_argument
     add("--pool", choices=get_args(LevelPool), default="model", help="pooling over levels (default: the network's own)")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto, the best available)")
-    add("--batch", type=positive, default=32, metavar="N", help="images or windows per batch (default: 32)")
+    add("--batch", type=positive, default=32, metavar="N", help="images or windows per batch")
     add = parser.add_argument_group("classification").add_argument
     size = "resize all images to this, as data.size did in training"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
@@ -57,10 +53,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--tile", type=positive, metavar="N", help=f"{tile}pixels as a whole, others in windows of {predict.TILE})")
     add("--overlap", type=natural, metavar="N", help="pixels that windows share (default: a quarter of --tile)")
     add("--overlay", action="store_true", help="also write NAME.overlay.png: the classes' colors on the image")
-    return parser.parse_args(words)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     # Find what is wrong before the work begins.
     files, out = _find(args.images), Path(args.out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
@@ -151,7 +146,7 @@ def _write_masks(
                 both = f"{str(other)!r} and {str(file)!r}"
                 raise ValueError(f"{both} would both be written as {str(target)!r}; predict them separately")
     _refuse_sources(args, files, [*taken, out / "legend.json"])
-    images: dict[str, Any] = {}
+    images: dict[str, object] = {}
     for file in progress(files, "predicting"):
         with predict.skipping([file], skipped):
             mask = _write_mask(args, model, file, colors, targets[file])
@@ -173,7 +168,7 @@ def _write_masks(
 
 
 def _write_mask(
-    args: argparse.Namespace, model: nn.Module, file: Path, colors: Sequence[Any], targets: Sequence[Path]
+    args: argparse.Namespace, model: nn.Module, file: Path, colors: Sequence[predict.Color], targets: Sequence[Path]
 ) -> torch.Tensor:
     """Write the files of an image, and return its mask."""
     image = predict.read_channels(file, predict.channels_of(model))

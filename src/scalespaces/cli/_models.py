@@ -1,0 +1,19 @@
+"""List the networks by name."""
+
+import argparse
+
+from scalespaces import models
+from scalespaces._tables import text_table
+from scalespaces.cli._arguments import Parser
+from scalespaces.models._registry import entry
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="names that match, such as 's_*'")
+
+
+def run(args: argparse.Namespace) -> None:
+    names = models.list_models(args.pattern)
+    if not names:
+        raise ValueError(f"no model matches {args.pattern!r}; there are {', '.join(models.list_models())}")
+    print(text_table([[name, entry(name).about] for name in names], left=2))
