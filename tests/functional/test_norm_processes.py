@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed
+from torch.multiprocessing.spawn import start_processes
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace
@@ -79,4 +80,4 @@ def test_without_processes_sync_changes_nothing():
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.start_processes(worker, (Path(sys.argv[1]),), len(BATCHES), start_method="fork")
+    start_processes(worker, (Path(sys.argv[1]),), len(BATCHES), start_method="fork")
