@@ -19,9 +19,10 @@ endif
 endif
 endif
 
-# One thread per worker: pytest-xdist starts as many workers as there are cores. Tests start many processes, each of
-# which would compile the modules it imports if bytecode were not kept.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MPLBACKEND=Agg $(1)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses=8
+# One thread per worker: pytest-xdist starts as many workers as there are cores. A worker takes neighbors, so that a
+# module's fixtures and imports are needed once, and what the others have left when it is done. Tests start processes,
+# each of which would compile the modules it imports if bytecode were not kept.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MPLBACKEND=Agg $(1)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses=8 --dist worksteal
 
 # The Python of an environment.
 CANDIDATES = python3 python3.13 python3.12 python3.11

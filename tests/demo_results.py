@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ def png(pixels: np.ndarray) -> bytes:
     return encode(torch.from_numpy(pixels), "PNG", "demo")
 
 
+@cache
 def square(size: float, side: int = 112) -> bytes:
     """A square that grows with the size, so that no two sizes look the same."""
     inside = np.clip(12 * size + 0.5 - abs(np.arange(side) - (side - 1) / 2), 0, 1)
@@ -71,10 +73,15 @@ def errors(layers: int, value: float, levels: int = 8) -> EquivarianceTable:
 
 def made(seeds: int = 1, **changes: Any) -> Result:
     """A result of so many seeds, which differ by a point each; what is named is changed."""
+    return replace(usual(seeds), **changes)
+
+
+@cache
+def usual(seeds: int) -> Result:
     accuracy = {
         key: tuple(tuple(max(0.0, a - seed / 100) for a in ACCURACY[key]) for seed in range(seeds)) for key in NAMES
     }
-    found = Result(
+    return Result(
         seeds=tuple(range(seeds)),
         methods=tuple(Method(key, name, f"about the {name}", accuracy[key], COST[key]) for key, name in NAMES.items()),
         series={label: tuple(frame(label, size) for size in FINE) for label in range(10)},
@@ -87,4 +94,3 @@ def made(seeds: int = 1, **changes: Any) -> Result:
         downscalings=SHRINKS,
         facts=FACTS,
     )
-    return replace(found, **changes)

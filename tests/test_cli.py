@@ -1,11 +1,12 @@
 """The command: every subcommand is listed and has help, and errors are one line with an exit code."""
 
+import runpy
 import subprocess
 import sys
 import types
 
 import pytest
-from command import fails, run
+from command import fails
 
 import scalespaces
 from scalespaces import cli
@@ -41,10 +42,13 @@ def test_the_list_of_commands_loads_nothing_heavy():
     assert "scalespaces.cli._demo" not in loaded
 
 
-def test_python_m():
-    wrong = run("equivariance", "--image", "no file.png")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == "scalespaces equivariance: error: cannot read 'no file.png': No such file or directory\n"
+def test_python_m(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["scalespaces", "equivariance", "--image", "no file.png"])
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_module("scalespaces", run_name="__main__")
+    assert exit.value.code == 2
+    message = "scalespaces equivariance: error: cannot read 'no file.png': No such file or directory\n"
+    assert capsys.readouterr() == ("", message)
 
 
 @pytest.mark.parametrize(

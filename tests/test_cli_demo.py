@@ -49,7 +49,7 @@ def test_interrupted_it_leaves_nothing(tmp_path):
     assert process.stderr is not None
     assert process.stderr.readline().startswith("training the CNN")  # the first network is done
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate()
     assert (process.returncode, error.splitlines()[-1]) == (130, "scalespaces demo: interrupted")
     assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []

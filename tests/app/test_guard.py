@@ -66,7 +66,7 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def ask(address: str, path: str, headers: dict[str, str], body: bytes | None = None) -> tuple[int, str]:
     """The status and the beginning of an answer, to a POST if there is a body."""
-    connection = http.client.HTTPConnection(address, timeout=60)
+    connection = http.client.HTTPConnection(address)
     connection.request("GET" if body is None else "POST", path, body, headers)
     response = connection.getresponse()
     text = response.readline() if "event-stream" in (response.getheader("content-type") or "") else response.read()
@@ -118,6 +118,6 @@ def test_uploads_are_deleted_at_the_end(server, tmp_path, name):
         pytest.skip(f"this system has no {name}")
     assert Path(json.loads(upload(address)[1])[0]).is_file()
     process.send_signal(getattr(signal, name))
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate()
     assert (process.returncode, out.strip(), errors) == (0, "ended", "")
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

@@ -25,7 +25,7 @@ def served(*arguments: str) -> Iterator[str]:
     with serving(*arguments) as (process, found):
         yield found
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate()
         assert (process.returncode, errors) == (0, "")
 
 

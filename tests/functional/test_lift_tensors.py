@@ -121,8 +121,11 @@ class TestGraphs:
 
     @pytest.mark.parametrize(
         ("base", "sampling", "free", "strict"),
-        [*[(*kind, "batch", False) for kind in SAMPLED], *[(*kind, "sizes", False) for kind in SAMPLED[:2]]]
-        + [pytest.param(*SAMPLED[1], free, True, marks=STRICT) for free in ("batch", "sizes")],
+        [
+            *[(*kind, "batch", False) for kind in SAMPLED],
+            *[(*kind, "sizes", False) for kind in SAMPLED[:2]],
+            pytest.param(*SAMPLED[1], "sizes", True, marks=STRICT),
+        ],
     )
     def test_export(self, base, sampling, free, strict):
         model, f = Lift(3, base, sampling=sampling), torch.rand(2, 3, 40, 150)

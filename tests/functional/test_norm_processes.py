@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed
+from torch.multiprocessing.spawn import start_processes
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace
 from scalespaces.nn import ScaleBatchNorm
 
-# This file is also the program that each process runs.
+# This file is also the program that starts the processes, so that they import torch once and not each.
 BATCHES = (3, 0, 2)  # samples of the processes
 
 
@@ -54,20 +55,10 @@ def worker(rank: int, folder: Path) -> None:
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process, with batches of different sizes, has after one step."""
     folder = tmp_path_factory.mktemp("gloo")
-    command = [sys.executable, "-W", "error", __file__]
+    command = [sys.executable, "-W", "error", __file__, str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    logs = [folder / f"{rank}.log" for rank in range(len(BATCHES))]
-    running = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as file:
-            running.append(subprocess.Popen([*command, str(rank), str(folder)], env=environment, stderr=file))
-    try:
-        codes = [process.wait(timeout=120) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    assert codes == [0] * len(BATCHES), "\n".join(log.read_text() for log in logs)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{rank}.pt") for rank in range(len(BATCHES))]
 
 
@@ -89,4 +80,4 @@ def test_without_processes_sync_changes_nothing():
 
 
 if __name__ == "__main__":
-    worker(int(sys.argv[1]), Path(sys.argv[2]))
+    start_processes(worker, (Path(sys.argv[1]),), len(BATCHES), start_method="fork")

@@ -34,7 +34,7 @@ def start(argv: list[str]) -> Any:
 
 
 def finish(process: Any) -> str:
-    output, _ = process.communicate(timeout=600)
+    output, _ = process.communicate()
     assert process.returncode == 0, output
     return output
 

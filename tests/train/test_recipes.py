@@ -254,7 +254,7 @@ def test_an_interrupted_command_says_so_and_goes_on(made, tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate()
     assert process.returncode == 130
     assert error.endswith("scalespaces train: interrupted\n")
     assert not list(tmp_path.rglob(".*-*.ckpt")), "a draft is left"
