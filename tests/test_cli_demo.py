@@ -10,7 +10,7 @@ from command import fails, run
 
 from scalespaces import models
 
-WRONG = {"--epochs=0": "at least 1, got '0'", "--seed=-1": "--seed", "--plot=figure.xyz": "got the suffix '.xyz'"}
+WRONG = {"--epochs=0": "at least 1, got '0'", "--seed=-1": "--seed", "--plot=figure.xyz": "got the path 'figure.xyz'"}
 
 
 def test_mistakes_are_found_before_the_work(capsys, tmp_path, monkeypatch):
