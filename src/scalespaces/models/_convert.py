@@ -50,7 +50,7 @@ def convert(
     .. math:: \hat\Phi[f]_k = \Phi[f_k], \qquad f_k = D^k f
 
     On a pyramid the model runs on one level after the other, so any model that takes images of several sizes will do:
-    CNNs, transformers, detection backbones. Level :math:`k` is, bit for bit, what the model computes from :math:`D^k f`,
+    CNNs, transformers, detection backbones. Level :math:`k` is bit for bit what the model computes from :math:`D^k f`,
     and level 0 what it computes from the image. The model is copied. Parameters keep their names, after ``model.``;
     those that ``interaction`` selects get one more axis.
 
