@@ -162,7 +162,7 @@ def _collect(
     with Progress("calibrating", len(images) * len(scales), " views") as progress:
         for numbers in [group[n : n + batch] for group in groups.values() for n in range(0, len(group), batch)]:
             seen = torch.stack([images[n] for n in numbers]).to(like.device, like.dtype)
-            target = _own_answer(network, seen)
+            target = _own_answer(network, seen, network.scores(seen))
             if labels is not None:
                 target = torch.stack([torch.as_tensor(labels[n]) for n in numbers]).to(target)
             for index, scale in enumerate(scales):
@@ -186,9 +186,9 @@ def _collect(
     return dataclasses.replace(found, home=known.mean())
 
 
-def _own_answer(network: ScaleNetwork, images: Tensor) -> Tensor:
+def _own_answer(network: ScaleNetwork, images: Tensor, scores: ScaleSpace) -> Tensor:
     """The classes of images, or of their pixels, that the network finds; of a converted one, the plain model."""
-    answer = network.scores(images).level(0) if isinstance(network, Converted) else network(images)
+    answer = scores.level(0) if isinstance(network, Converted) else network(images)
     if answer.ndim > 2 and answer.shape[2:] != images.shape[2:]:
         answer = F.interpolate(answer, images.shape[2:], mode="bilinear")
     return answer.argmax(1)
@@ -199,7 +199,7 @@ def _look(
 ) -> _Samples:
     """What the levels show of these images, in samples."""
     scores, features = network.scores_and_features(images)
-    size, own = images.shape[2:], _own_answer(network, images)
+    size, own = images.shape[2:], _own_answer(network, images, scores)
     views = [_stacked(x, size) for x in (level_statistics(scores, features), scores)]  # (B, S, channels[, H, W])
     if target.ndim > 1:  # of pixels
         target = F.interpolate(target[:, None].double(), size, mode="nearest-exact")[:, 0].long()
