@@ -37,7 +37,7 @@ from scalespaces.nn import ScalePool
 POOLS = ("mean", "max", "logsumexp", "probabilities")
 FITTED, TRAINED = "trust, fitted afterwards", "trust, trained with the network"
 FITTING = 300  # training images to fit trust with
-NOISE = 0.25  # standard deviation of the noise on textures
+NOISE = 0.1  # standard deviation of the noise on textures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
