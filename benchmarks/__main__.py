@@ -16,6 +16,7 @@ NAMES = {
     "conversion_time": "time of a converted network, compared with calls of the plain one on every level",
     "sampling": "errors and cost of each sampling, method and zero-scale",
     "choices": "what base, levels, sampling and zero-scale do to a network",
+    "pooling": "which way to combine the scores of levels that are trained together",
     "conversion": "accuracy of pretrained networks, converted and calibrated, on photographs at several sizes",
     "scaling": "memory and communication of training on many devices",
     "semigroups": "how far discretized actions are from the law of a semigroup",

@@ -8,7 +8,9 @@ from torch import nn
 
 from benchmarks.__main__ import NAMES, main, parse
 from benchmarks._case import Case, Contender
+from benchmarks._textures import KINDS, textures
 from benchmarks.cost import SUITES
+from benchmarks.pooling import FITTED, POOLS, TRAINED
 from scalespaces.train._evaluate import METHODS
 
 
@@ -71,6 +73,7 @@ def test_every_benchmark_is_listed_and_has_defaults(capsys):
         main(["--help"])
     out = capsys.readouterr().out
     needed = {"results": ["file.json"], "conversion": ["--images", "photos", "--work", "answers"]}
+    needed["pooling"] = ["--answers", "answers.json"]
     for name in NAMES:
         assert f"\n    {name}" in out
         assert parse([name, *needed.get(name, [])]).threads is None
@@ -93,3 +96,25 @@ def test_results_of_several_seeds(tmp_path, capsys):
         files[-1].write_text(json.dumps({"results": rows}))
     assert main(["results", *map(str, files)]) == 0
     assert "| CNN | 60.0 ± 14.1 | 1.0x |" in capsys.readouterr().out
+
+
+def test_ways_to_combine_levels_from_kept_answers(tmp_path, capsys):
+    answers = tmp_path / "answers.jsonl"
+    rows = [
+        {"data": "digits", "seed": seed, "way": way, "accuracy": {"0.5": 60.0 + 2 * seed, "1": 99.0, "2": 80.0}}
+        for seed in (0, 1)
+        for way in (*POOLS, FITTED, TRAINED)
+    ]
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["pooling", "--answers", str(answers), "--data", "digits", "mnist", "--seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("| 61.0 ± 1.4 | 99.0 ± 0.0 | 80.0 ± 0.0 | 70.5 ± 0.7 |") == 6
+    assert "mnist" not in out
+
+
+def test_textures_have_any_scale():
+    fine, kinds = textures(2 * len(KINDS), 2.0, 63, seed=0, noise=0.0)
+    coarse, _ = textures(2 * len(KINDS), 1.0, 32, seed=0, noise=0.0)
+    torch.testing.assert_close(fine[..., ::2, ::2], coarse)
+    assert kinds.unique().tolist() == list(range(len(KINDS)))
+    assert all(not torch.equal(a, b) for a, b in zip(coarse[: len(KINDS)], coarse[len(KINDS) :], strict=True))
