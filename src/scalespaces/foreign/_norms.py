@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from scalespaces.foreign._register import each, instead_of, name_of
 from scalespaces.functional import scale_batch_norm
@@ -20,20 +19,12 @@ def _batch_norm(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleS
 
 @instead_of("instance_norm")
 def _instance_norm(
-    func: Callable,
-    input: Any,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    func: Callable, input: Any, running_mean: Any = None, *args: Any, use_input_stats: bool = True, **kwargs: Any
 ) -> ScaleSpace:
     _check_channels(input, func, [0, 1])
     if use_input_stats and running_mean is not None:
         raise ValueError("instance_norm would update running statistics at every level; turn track_running_stats off")
-    return apply(func, (input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps), {})
+    return apply(func, (input, running_mean, *args), {"use_input_stats": use_input_stats, **kwargs})
 
 
 @instead_of("group_norm", "linear")
