@@ -84,11 +84,6 @@ class ScaleSpace(Levelwise):
         return len(self.grid.axes)
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of every level."""
-        return tuple(tuple(level.shape) for level in self.levels)
-
-    @property
     def shape(self) -> Any:
         """The shape of the levels; a size in which they differ has one number per level."""
         return per_level_shape([level.shape for level in self.levels])
@@ -105,10 +100,6 @@ class ScaleSpace(Levelwise):
     def size(self, dim: int | None = None) -> Any:
         """The shape of the levels, or one size of it; see :attr:`shape`."""
         return self.shape if dim is None else collapse([level.shape[dim] for level in self.levels])
-
-    def sizes(self, index: int) -> tuple[int, ...]:
-        """The sizes of ``levels[index]`` along the spatial axes."""
-        return tuple(self.levels[index].shape[a] for a in self.grid.axes)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from scalespaces._extras import require
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.functional import scale_pool
+from scalespaces.functional._resample import on_image
 from scalespaces.models import Card, ScaleNetwork, calibrate, save
 from scalespaces.models._calibrate import FEWEST, SCALES, Calibration
-from scalespaces.models._network import on_image
 from scalespaces.nn import ScalePool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
