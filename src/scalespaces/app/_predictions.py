@@ -97,10 +97,9 @@ def load_network(file: str | os.PathLike[str]) -> Loaded:
         return Loaded(model, path.name, *describe_answers(model), channels_of(model))
     except ValueError as error:
         message = str(error).replace(repr(str(path)), repr(path.name))  # without its folder
-        raise ValueError(
-            f"{message}. The explorer reads files written by scalespaces.models.save, except converted networks, whose "
-            "code is not in the file; pickled files, .pt or .pth, are never read"
-        ) from error
+        rule = "The explorer reads files written by scalespaces.models.save, except converted networks"
+        never = "whose code is not in the file; pickled files, .pt or .pth, are never read"
+        raise ValueError(f"{message}. {rule}, {never}") from error
 
 
 @torch.no_grad()

@@ -135,16 +135,13 @@ def _check_levels(args: argparse.Namespace, image: Tensor) -> None:
     """Two levels must see nothing past the last one; the last must have two samples along each axis, also if moved."""
     needed = 2 + max(args.layers) * (args.filter_levels - 1)
     if args.levels < needed:
-        raise ValueError(
-            f"{_plural(max(args.layers))} of filters of {args.filter_levels} levels leave nothing to compare before "
-            f"the truncation boundary of {args.levels} levels; use --levels {needed} or more"
-        )
+        cause = f"{_plural(max(args.layers))} of filters of {args.filter_levels} levels leave nothing to compare"
+        way = f"before the truncation boundary of {args.levels} levels; use --levels {needed} or more"
+        raise ValueError(f"{cause} {way}")
     most = most_levels(tuple(n - args.translations for n in image.shape[2:]), check_base(args.base))
     if most < args.levels:
-        raise ValueError(
-            f"{args.levels} levels of base {args.base:g} are too many for an image of {image.shape[3]} x "
-            f"{image.shape[2]} pixels; use --levels {most} at most, or a larger image"
-        )
+        size = f"{image.shape[3]} x {image.shape[2]} pixels; use --levels {most} at most, or a larger image"
+        raise ValueError(f"{args.levels} levels of base {args.base:g} are too many for an image of {size}")
 
 
 def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:

@@ -52,10 +52,9 @@ def _check_channels(x: Any, func: Callable, axes: Sequence[int]) -> None:
     """Refuse functions whose parameters belong to spatial axes."""
     taken = [a for a in x.axes if a in [b % x.ndim for b in axes]] if isinstance(x, ScaleSpace) else []
     if any(shape[a] != 1 for shape in x.shapes for a in taken):
-        raise ValueError(
-            f"{name_of(func)} takes axes {[a % x.ndim for a in axes]} of levels of shapes {x.shapes} for channels, but "
-            f"space is at {x.axes}: its weights would belong to positions of one size; permute the channels there first"
-        )
+        rule = f"{name_of(func)} takes axes {[a % x.ndim for a in axes]} of levels of shapes {x.shapes} for channels"
+        why = "its weights would belong to positions of one size; permute the channels there first"
+        raise ValueError(f"{rule}, but space is at {x.axes}: {why}")
 
 
 @instead_of("expand", "new_zeros", "new_ones", "new_full", "new_empty")

@@ -85,9 +85,8 @@ class Levelwise:
     def __getattr__(self, name: str) -> Any:
         found = getattr(Tensor, name, None)
         if name.startswith("_") or name in _ONE_ONLY or found is None:
-            raise AttributeError(
-                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors, ScalePool combines them into one"
-            )
+            ways = "x.levels holds its tensors, ScalePool combines them into one"
+            raise AttributeError(f"a ScaleSpace has no attribute {name!r}; {ways}")
         if not callable(found):
             return _join([getattr(level, name) for level in self.levels], [self], name, (self,), {})
         return lambda *args, **kwargs: type(self).__torch_function__(found, (), (self, *args), kwargs)
@@ -201,10 +200,9 @@ def level_by_level(func: Callable, args: tuple, kwargs: dict, space: Levelwise) 
 def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
     a, b = first.grid, other.grid
     if b.num_levels != a.num_levels or b.first_level != a.first_level:
-        raise ValueError(
-            f"operands need the same levels, got {a.num_levels} from level {a.first_level} and "
-            f"{b.num_levels} from level {b.first_level}; drop the extra top levels with x.keep(num_levels)"
-        )
+        these, those = (f"{grid.num_levels} from level {grid.first_level}" for grid in (a, b))
+        way = "drop the extra top levels with x.keep(num_levels)"
+        raise ValueError(f"operands need the same levels, got {these} and {those}; {way}")
     if b.base != a.base:
         raise ValueError(f"operands need the same base, got {a.base} and {b.base}")
     if b.causal != a.causal:
@@ -218,10 +216,8 @@ def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
         for k in range(a.num_levels)
         for m, n in zip(first.sizes(k), other.sizes(k), strict=True)
     ):
-        raise ValueError(
-            f"operands need levels of the same sizes, got {first.shapes} and {other.shapes}; give both "
-            "branches the same strides, or bring them together with scalespaces.resample"
-        )
+        ways = "give both branches the same strides, or bring them together with scalespaces.resample"
+        raise ValueError(f"operands need levels of the same sizes, got {first.shapes} and {other.shapes}; {ways}")
 
 
 def _common_sizes(spaces: list[Levelwise]) -> list[tuple[int, ...]] | None:
@@ -261,11 +257,9 @@ def _check_same_grids(x: Levelwise, y: Levelwise) -> None:
     if is_mergeable(x.shapes, x.grid.axes) or x.grid.axes != y.grid.axes or x.grid.matches(y.grid, is_strict()):
         return
     a, b = x.grid, y.grid
-    raise ValueError(
-        f"operands lie on different grids: steps {a.steps} and {b.steps}, origins {a.origins} and {b.origins}, "
-        f"units {a.unit} and {b.unit}; give both branches windows of the same kind, or bring them together "
-        "with scalespaces.resample"
-    )
+    came = f"steps {a.steps} and {b.steps}, origins {a.origins} and {b.origins}, units {a.unit} and {b.unit}"
+    ways = "give both branches windows of the same kind, or bring them together with scalespaces.resample"
+    raise ValueError(f"operands lie on different grids: {came}; {ways}")
 
 
 def _join(results: list, spaces: Sequence[Levelwise], name: str, args: tuple, kwargs: dict) -> Any:
@@ -328,8 +322,6 @@ def _reduced_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise], firs
             return grid.average(gone)
     if all(shape[:1] == old[0][:1] and all(size == 1 for size in shape[2:]) for shape in shapes):
         return grid.flatten()  # flattened or averaged
-    raise ValueError(
-        f"{name} changes the grids from {[first.sizes(k) for k in range(len(shapes))]} to "
-        f"{[shape[2:] for shape in shapes]} in a way the geometry cannot follow; use the layers of "
-        "scalespaces.nn, or work on x.levels"
-    )
+    before, after = [first.sizes(k) for k in range(len(shapes))], [shape[2:] for shape in shapes]
+    ways = "in a way the geometry cannot follow; use the layers of scalespaces.nn, or work on x.levels"
+    raise ValueError(f"{name} changes the grids from {before} to {after} {ways}")

@@ -39,10 +39,9 @@ def adjacency(edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None
     if not pattern.multiply(pattern.T).nnz:
         matrix = matrix + matrix.T
     elif abs(matrix - matrix.T).max() > 1e-12 * matrix.max():
-        raise ValueError(
-            "edges are undirected: list each once, or all in both directions with equal weights, got some whose "
-            "reverse is missing or has another weight; for a directed graph add up the weights of the two directions"
-        )
+        rule = "edges are undirected: list each once, or all in both directions with equal weights"
+        way = "for a directed graph add up the weights of the two directions"
+        raise ValueError(f"{rule}, got some whose reverse is missing or has another weight; {way}")
     return sparse.csr_array((matrix + matrix.T) / 2 + loops)
 
 
@@ -176,10 +175,8 @@ def _indices(name: str, values: ArrayLike, width: int, num_nodes: int | None) ->
     if found.size == 0:
         return np.zeros((0, width), dtype=np.int64), num_nodes or 0
     if found.ndim != 2 or found.shape[1] != width or not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(
-            f"{name} must be integers of shape (number, {width}), got shape {found.shape} of type {found.dtype}; "
-            "transpose them if the nodes run along the first axis"
-        )
+        came = f"shape {found.shape} of type {found.dtype}; transpose them if the nodes run along the first axis"
+        raise ValueError(f"{name} must be integers of shape (number, {width}), got {came}")
     n = int(found.max()) + 1 if num_nodes is None else num_nodes
     if not 0 <= found.min() <= found.max() < n:
         raise ValueError(f"{name} must name nodes 0 to {n - 1}, got {found.min()} to {found.max()}")
