@@ -3,7 +3,6 @@
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scalespaces import models
-from scalespaces.app._explore import number, whole
+from scalespaces.app._explore import Report, number, whole
 from scalespaces.models._registry import entry
 from scalespaces.train._predict import _ITU, channels_of, check_finite, describe_answers, to_input
 from scalespaces.train._scales import zoom
@@ -127,17 +126,10 @@ def predict(loaded: Loaded, image: Tensor, factor: object, side: object) -> Pred
 
 @torch.no_grad()
 def over_zooms(
-    loaded: Loaded,
-    image: Tensor,
-    side: object,
-    report: Callable[[int, int], None] = lambda done, all: None,
-    patience: float = math.inf,
+    loaded: Loaded, image: Tensor, side: object, report: Report = lambda done, all: None, patience: float = math.inf
 ) -> dict[str, list[tuple[float, float | None]]]:
-    """The probabilities, at all ``ZOOMS``, of the four classes that are the most probable at some zoom.
-
-    The result is empty if that would take more seconds than ``patience``, judging from the second zoom; the first one
-    is slower.
-    """
+    """The probabilities, at all ``ZOOMS``, of the four classes that are the most probable at some zoom."""
+    # Nothing if that would take more seconds than the patience, judging from the second zoom; the first one is slower.
     answers, start = [], 0.0
     for n, times in enumerate(ZOOMS):
         report(n, len(ZOOMS))

@@ -70,11 +70,9 @@ def on_lattices(
 
 
 def nominal_factor(old: Sequence[int], new: Sequence[int], unit: float, spacings: Sequence[float]) -> float | None:
-    """By how much an axis of these sizes, one per level, was made finer; None if not by one factor for all.
-
-    Sizes that a stride of :math:`f` divided come back up to what it left over, so :math:`f n` may be up to :math:`f`
-    taps away from the new size. Of several factors, one that divides the strides so far is taken.
-    """
+    """By how much an axis of these sizes, one per level, was made finer; None if not by one factor for all."""
+    # Sizes that a stride of f divided come back up to what it left over, so f n may be up to f taps away from the new
+    # size. Of several factors, one that divides the strides so far is taken.
     up, ratio = new[0] >= old[0], new[0] / old[0]
     small, large = (old, new) if up else (new, old)
     sizes = list(zip(small, large, spacings, strict=True))

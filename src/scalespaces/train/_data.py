@@ -91,10 +91,8 @@ class DataOptions:
 
 
 def open_split(options: DataOptions, split: str = "train", *, seed: int | None = 0) -> ImageDataset:
-    """A set of a recipe: ``"train"``, ``"valid"`` or ``"test"``, or any IDX set by its name.
-
-    A validation set without files of its own is held out of the training set. Without a ``seed``, none can be.
-    """
+    """A set of a recipe: ``"train"``, ``"valid"`` or ``"test"``, or any IDX set by its name."""
+    # A validation set without files of its own is held out of the training set. Without a seed, none can be.
     root, kind = Path(options.root), options.kind
     if not root.exists():
         raise FileNotFoundError(f"data.root: there is no folder {str(root)!r}")

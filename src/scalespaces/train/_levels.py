@@ -49,10 +49,7 @@ def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
 
 
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
-    """The cross-entropy, summed over all targets that are not ignored.
-
-    It is that of the network's own answer, of the ``"mean"`` of its levels, or of every level ``"apart"``, averaged.
-    """
+    """The cross-entropy of the answer, of the mean of levels, or of levels apart; the sum over targets not ignored."""
     check_choice("supervise", how, get_args(Supervision))
     if how == "apart":
         levels = level_scores(model, images).levels

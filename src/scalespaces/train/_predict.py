@@ -189,11 +189,9 @@ def predict_rows(
 
 
 class _Axis:
-    """Windows along an axis, all of ``window`` pixels: where they start, and which part of each is trusted.
+    """Windows along an axis, all of ``window`` pixels: where they start, and which part of each is trusted."""
 
-    From place i on, ``trusted`` pixels of window i count, a quarter of the overlap away from ends that are not the
-    image's.
-    """
+    # From place i on, so many pixels of window i count, a quarter of the overlap away from ends not the image's.
 
     def __init__(self, length: int, tile: int, overlap: int | None) -> None:
         tile = min(tile, length)
