@@ -181,9 +181,7 @@ def measured_memory() -> Table:
         numbers = [f"{number / MEBI:.2f}" for number in (plain, mixed, highest)]
         return [*numbers, f"{mixed / plain:.3f}", f"{highest / plain:.3f}"]
 
-    caption = (
-        f"MiB for each sample of {' x '.join(map(str, MEASURED))} more: kept for the backward pass, in float32 and "
-    )
-    caption += "in bfloat16 by autocast, and the peak of PyTorch's allocator in a step"
+    caption = f"MiB for each sample of {' x '.join(map(str, MEASURED))} more: kept for the backward pass, in float32 "
+    caption += "and in bfloat16 by autocast, and the peak of PyTorch's allocator in a step"
     head = ["network", "kept", "mixed", "peak", "mixed / kept", "peak / kept"]
     return Table("Measured memory", caption, head, [[name, *measured(*case)] for name, case in CASES.items()])
