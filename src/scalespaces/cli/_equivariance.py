@@ -156,15 +156,13 @@ def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
     near = all(8 * new <= 9 * n for new, n in zip(larger.shape, image.shape, strict=True))
     if near and len(rests) == 1 and not args.no_fit:
         sizes = [f"{x.shape[3]} x {x.shape[2]}" for x in (image, larger)]
-        return larger, (
-            f"the image is extended by reflection from {' to '.join(sizes)} pixels, so that its borders are the same "
-            f"at all scales (side {rest} modulo {period}); --no-fit keeps the original"
-        )
+        why = f"so that its borders are the same at all scales (side {rest} modulo {period})"
+        how = f"extended by reflection from {' to '.join(sizes)} pixels, {why}"
+        return larger, f"the image is {how}; --no-fit keeps the original"
     smaller = side - (side - rest) % period
-    return image, (
-        "padding adds errors at the borders, because the levels end at different pixels; they vanish for sides that "
-        f"leave {rest} when divided by {period}" + (f": try --size {smaller}" if smaller >= period else "")
-    )
+    note = "padding adds errors at the borders, because the levels end at different pixels; they vanish for sides "
+    note += f"that leave {rest} when divided by {period}"
+    return image, note + (f": try --size {smaller}" if smaller >= period else "")
 
 
 def _plural(layers: int) -> str:

@@ -141,10 +141,8 @@ def _keeps(item: Any, sizes: list) -> bool:
     return isinstance(item, int) and all(size == 1 for size in sizes)
 
 
-_REDUCTIONS = (
-    "mean sum nanmean nansum prod amax amin max min argmax argmin var std var_mean std_mean logsumexp any all median "
-    "nanmedian mode count_nonzero aminmax"
-)
+_REDUCTIONS = "mean sum nanmean nansum prod amax amin max min argmax argmin var std var_mean std_mean logsumexp any "
+_REDUCTIONS += "all median nanmedian mode count_nonzero aminmax"
 
 RULES: dict[str, Rule] = {
     "permute": _permute,
