@@ -43,23 +43,17 @@ class Settings:
 
 @dataclass
 class Contender:
-    """A module and its inputs, or a function; once measured, seconds of a call in every round and peak bytes, by phase.
-
-    Args:
-        limit, folded: limits of the ratio by arithmetic, the second one with folded filters.
-        rival: the contender that computes the same by the paper's algorithm.
-        counts: of operations in one forward pass, see :func:`~benchmarks._counts.counts`.
-    """
+    """A module and its inputs, or a function; and what was measured of it, by phase."""
 
     name: str
     work: Any
     inputs: tuple[Any, ...] = ()
-    limit: float | None = None
-    folded: float | None = None
-    rival: str | None = None
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    memory: dict[str, int] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    limit: float | None = None  # of the ratio, by arithmetic
+    folded: float | None = None  # the same with folded filters
+    rival: str | None = None  # the contender that computes the same by the paper's algorithm
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # of a call in every round
+    memory: dict[str, int] = field(default_factory=dict)  # peak bytes
+    counts: dict[str, int] = field(default_factory=dict)  # of operations in one forward pass
 
 
 @dataclass

@@ -25,11 +25,9 @@ def counts(module: Callable[..., object], *inputs: object) -> dict[str, int]:
     with torch.no_grad(), _Recorder() as recorder:
         module(*inputs)
     seen = recorder.seen
-    return {
-        "kernels": sum(number for name, number in seen.items() if name not in NO_KERNEL),
-        "copies": sum(seen[name] for name in COPIES),
-        "synchronizations": sum(seen[name] for name in WAITS),
-    }
+    kernels = sum(number for name, number in seen.items() if name not in NO_KERNEL)
+    copies, waits = (sum(seen[name] for name in names) for names in (COPIES, WAITS))
+    return {"kernels": kernels, "copies": copies, "synchronizations": waits}
 
 
 class _Recorder(TorchDispatchMode):

@@ -14,10 +14,7 @@ from scalespaces.space import ScaleSpace
 
 
 def layer_limits(weight: Tensor, x: ScaleSpace | Tensor) -> tuple[float, float]:
-    r"""Multiplications of a correlation, divided by those on level 0 alone; the second one with folded filters.
-
-    Output level :math:`k` meets filter level :math:`\ell` on its own grid, with level :math:`k + \ell` upsampled to it.
-    """
+    """Multiplications of a correlation, divided by those on level 0 alone; the second one with folded filters."""
     plain, ours, folded = _multiplications(weight, x)
     return ours / plain, folded / plain
 
@@ -42,7 +39,7 @@ def _multiplications(weight: Tensor, x: ScaleSpace | Tensor) -> tuple[float, flo
     levels, steps = (x.levels, x.steps) if isinstance(x, ScaleSpace) else ((x,), (1.0,))
     depth, size = weight.shape[2] if weight.ndim == 5 else 1, weight.shape[2:][-2:]
     taps, ours, folded = weight.numel() / depth, 0.0, 0.0
-    for k, level in enumerate(levels):
+    for k, level in enumerate(levels):  # each meets filter levels on its own grid, coarser levels upsampled to it
         for ell in range(min(depth, len(levels) - k)):
             number = taps * math.prod(level.shape[2:])
             ours += number
@@ -51,11 +48,9 @@ def _multiplications(weight: Tensor, x: ScaleSpace | Tensor) -> tuple[float, flo
 
 
 def folded_share(size: Sequence[int], factor: int) -> float:
-    r"""Taps of a filter folded with linear upsampling, in those of the filter on the fine grid; 1 if there are more.
-
-    A filter on a level upsampled by :math:`r` is one filter on the coarse grid for each of the :math:`r^2` phases:
-    25 taps in place of 36 for :math:`3 \times 3` and :math:`r = 2`.
-    """
+    """Taps of a filter folded with linear upsampling, in those of the filter on the fine grid; 1 if there are more."""
+    # A filter on a level upsampled by r is one filter on the coarse grid for each of the r^2 phases: 25 taps in place
+    # of 36 for 3 x 3 and r = 2.
     share = 1.0
     for n in size:
         reach = n // 2

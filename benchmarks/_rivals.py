@@ -1,8 +1,5 @@
-"""The paper's networks in plain PyTorch: its baselines, and its algorithm on tensors (B, C, S, H, W).
-
-The algorithm computes what the library computes with dense sampling, ``scale_padding="zeros"`` and plain pooling
-windows.
-"""
+"""The paper's networks in plain PyTorch: its baselines, and its algorithm on tensors (B, C, S, H, W), which computes
+what the library does with dense sampling, scale_padding="zeros" and plain pooling windows."""
 
 import copy
 from typing import Any
@@ -16,13 +13,9 @@ from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
 
 def scale_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    r"""The scale-space correlation: each level sees itself and the levels above it, in one dilated convolution.
-
-    .. math:: [\psi \star f]^o_k(z) = \sum_i \sum_{\ell \ge 0} \sum_y \psi^{i,o}_\ell(y)\, f^i_{k+\ell}(2^k y + z)
-
-    Levels :math:`k, k + 1, \dots` are concatenated along channels, and so are the filter levels of the weight,
-    ``(C_out, k C_in, h, w)``. Filter levels that would meet zeros past the last level are left out.
-    """
+    """The scale-space correlation: each level sees itself and the levels above it, in one dilated convolution."""
+    # Levels k, k + 1, ... are concatenated along channels, and so are the filter levels of the weight, (C_out, k C_in,
+    # h, w). Filter levels that would meet zeros past the last level are left out.
     channels, levels = x.shape[1:3]
     depth = weight.shape[1] // channels
     outputs = []

@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Cell = str | float | tuple[float, float] | None
+Cell = str | float | tuple[float, float] | None  # None where nothing was measured
+Cells = Callable[..., Sequence[Cell]]
+Keys = Mapping[str, Iterable[str]]
 
 
 @dataclass
 class Table:
-    """A header, and rows of text, numbers and pairs of numbers; None where nothing was measured.
-
-    Numbers up to ``exact`` are printed as that word.
-    """
+    """A header, and rows of text, numbers and pairs of numbers."""
 
     title: str
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    exact: float = -1.0
+    exact: float = -1.0  # numbers up to this are printed as that word
 
     def __str__(self) -> str:
         cells = [self.head, *([self._text(cell) for cell in row] for row in self.rows)]
@@ -38,14 +37,7 @@ class Table:
         return asdict(self)
 
 
-def grid(
-    title: str,
-    caption: str,
-    keys: Mapping[str, Iterable[str]],
-    head: Iterable[str],
-    cells: Callable[..., Sequence[Cell]],
-    exact: float = 1e-12,
-) -> Table:
+def grid(title: str, caption: str, keys: Keys, head: Iterable[str], cells: Cells, exact: float = 1e-12) -> Table:
     """A table with a row for each combination of keys: the keys, and the cells measured for them."""
     rows = []
     for key in itertools.product(*keys.values()):

@@ -4,7 +4,7 @@ they are measured.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
@@ -15,12 +15,7 @@ from scalespaces._extras import require
 from scalespaces._measure import environment
 from scalespaces.cli._arguments import positive
 
-SUITES: dict[str, Callable[[Settings], Iterator[Case]]] = {
-    "layers": _networks.layers,
-    "lift": _lift.cases,
-    "models": _networks.models,
-    "data": _data.cases,
-}
+SUITES = {"layers": _networks.layers, "lift": _lift.cases, "models": _networks.models, "data": _data.cases}
 ON_THE_CPU = {"lift": ("cv2", "bench"), "data": ("h5py", "train")}  # their counterparts, and the extras with them
 
 

@@ -49,9 +49,6 @@ def difference(expected: Tensor, got: Tensor) -> float:
     return float((got - expected).norm() / expected.norm())
 
 
-# --- lifts -----------------------------------------------------------------------------------------------------------
-
-
 def lift(sampling: str, s0: str, method: str, num_levels: int = len(LEVELS), **more: Any) -> Lift:
     return Lift(num_levels, sampling=SAMPLINGS[sampling], zero_scale=ZERO_SCALES[s0], method=method, **more).double()
 
@@ -132,9 +129,6 @@ def gains(num_levels: int = 5, size: int = 2049) -> Table:
     return grid("Gain at the Nyquist frequency", caption, keys, head, cells, exact=-1)
 
 
-# --- networks --------------------------------------------------------------------------------------------------------
-
-
 def network(
     sampling: str, padding: Any = "zeros", scale_padding: str = "valid", pool: str = "", seed: int = 0, **lift: Any
 ) -> nn.Module:
@@ -179,13 +173,9 @@ def networks() -> Iterator[Table]:
     caption, head = f"The same networks (base 2, reflect, n = {FITTING}).", ["cascade", "direct", "pillow"]
     keys = {"sampling": ("dense", "pyramid"), "method": METHODS, "s0": ZERO_SCALES}
     yield grid("Other downscalings", caption, keys, head, of_other_downscalings)
-    yield grid(
-        "Pooling windows",
-        f"The same networks (cascade, base 2, n = {FITTING}) with a 2x2 average pooling after the first layer.",
-        {"sampling": ("dense", "pyramid"), "window": ("dilated", "plain")},
-        PADDINGS,
-        lambda sampling, window: [worst(network(sampling, padding, pool=window)) for padding in PADDINGS],
-    )
+    caption = f"The same networks (cascade, base 2, n = {FITTING}) with a 2x2 average pooling after the first layer."
+    keys, of = {"sampling": ("dense", "pyramid"), "window": ("dilated", "plain")}, PADDINGS
+    yield grid("Pooling windows", caption, keys, of, lambda s, pool: [worst(network(s, p, pool=pool)) for p in of])
 
     def by_level(scale_padding: str) -> list[float | None]:
         model, image = network("pyramid", scale_padding=scale_padding), photograph(FITTING).double()

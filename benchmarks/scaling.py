@@ -56,21 +56,16 @@ def find_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
 
 @dataclass
 class Cost:
-    """What a network takes: numbers of parameters and buffers, its normalizations, and bytes for each sample.
-
-    ``norms`` are the channels of each batch normalization, and whether a gradient goes through its statistics.
-    ``outputs`` are those of all layers, as scalespaces info counts them; ``kept`` is what autograd keeps until the
-    backward pass.
-    """
+    """What a network takes: numbers of parameters and buffers, its normalizations, and bytes for each sample."""
 
     batch_size: int
     states: int
     parameters: int
     buffers: list[Tensor]
-    norms: list[tuple[int, bool]]
+    norms: list[tuple[int, bool]]  # channels, and whether a gradient goes through the statistics
     multiply_adds: int
-    outputs: float
-    kept: float
+    outputs: float  # of all layers, as scalespaces info counts them
+    kept: float  # by autograd, until the backward pass
 
     def memory(self, devices: int) -> str:
         """MiB of a device: parameters, gradients, DDP's copy of these, the optimizer's numbers, and activations."""
@@ -186,9 +181,7 @@ def measured_memory() -> Table:
         numbers = [f"{number / MEBI:.2f}" for number in (plain, mixed, highest)]
         return [*numbers, f"{mixed / plain:.3f}", f"{highest / plain:.3f}"]
 
-    caption = (
-        f"MiB for each sample of {' x '.join(map(str, MEASURED))} more: kept for the backward pass, in float32 and in "
-        "bfloat16 by autocast, and the peak of PyTorch's allocator in a step"
-    )
+    caption = f"MiB for each sample of {' x '.join(map(str, MEASURED))} more: kept for the backward pass, in float32 "
+    caption += "and in bfloat16 by autocast, and the peak of PyTorch's allocator in a step"
     head = ["network", "kept", "mixed", "peak", "mixed / kept", "peak / kept"]
     return Table("Measured memory", caption, head, [[name, *measured(*case)] for name, case in CASES.items()])

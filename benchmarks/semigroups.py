@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks._tables import Table
+from benchmarks.sampling import difference
 from scalespaces.data import photograph
 from scalespaces.semigroups import AffineContractions, ScaleTranslations
 from scalespaces.theory import ScaleTranslation
@@ -54,15 +55,11 @@ def affine_error(image: Tensor, A: np.ndarray, B: np.ndarray, zero_scale: float)
     s, t = (ScaleTranslation(M, middle - np.linalg.solve(M, middle)) for M in (A, B))
     action = AffineContractions([A], [(0, 0)], zero_scale, padding_mode="reflect")
     inner = (..., *[slice(7 * size // 16, 9 * size // 16)] * 2)
-    return distance(action.act(s @ t, image)[inner], action.act(s, action.act(t, image))[inner])
+    return difference(action.act(s @ t, image)[inner], action.act(s, action.act(t, image))[inner])
 
 
 def scaling_error(image: Tensor, zero_scale: float, method: str) -> float:
     """Relative distance of S_1/2 S_1/2 and S_1/4 on a circular grid."""
     action = ScaleTranslations(image.shape[2:], 3, zero_scale=zero_scale, method=method)
     half = (1, (0, 0))
-    return distance(action.act((2, (0, 0)), image), action.act(half, action.act(half, image)))
-
-
-def distance(expected: Tensor, got: Tensor) -> float:
-    return float((got - expected).norm() / expected.norm())
+    return difference(action.act((2, (0, 0)), image), action.act(half, action.act(half, image)))

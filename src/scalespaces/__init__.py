@@ -9,23 +9,6 @@ from scalespaces.testing import assert_equivariant, equivariance_error
 
 __version__ = "0.2.0.dev0"
 
-__all__ = [
-    "ConversionError",
-    "ScaleSpace",
-    "assert_equivariant",
-    "calibrate",
-    "convert",
-    "downscale",
-    "equivariance_error",
-    "feature_pyramid",
-    "functional",
-    "lift",
-    "models",
-    "nn",
-    "resample",
-    "scale_shift",
-    "semigroups",
-    "space",
-    "testing",
-    "theory",
-]
+__all__ = ["functional", "models", "nn", "semigroups", "space", "testing", "theory"]
+__all__ += ["ScaleSpace", "downscale", "feature_pyramid", "lift", "resample", "scale_shift"]
+__all__ += ["ConversionError", "assert_equivariant", "calibrate", "convert", "equivariance_error"]

@@ -24,10 +24,8 @@ def prepare(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path in the same folder, which becomes ``path`` if all goes well and vanishes if not.
-
-    A reader of ``path`` sees the complete old or new file, with the permissions of any new file.
-    """
+    """Give a temporary path in the same folder, which becomes ``path`` if all goes well and vanishes if not."""
+    # A reader of the path sees the complete old or new file, with the permissions of any new file.
     path = prepare(path)
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:

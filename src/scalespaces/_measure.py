@@ -32,12 +32,10 @@ class Spread(NamedTuple):
 def take_turns(
     steps: Mapping[str, Step], runs: int, *, at_least: float = 0, wait: Step = lambda: None, clock: Clock = perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds per call of each step, for every round; in a round, all steps take their turn.
-
-    Other work on the machine slows down all steps of a round, so ratios within a round are steadier than times. An
-    extra first round warms up. A step that is shorter than ``at_least`` seconds is called several times in its turn.
-    The clock is read after waiting for the device.
-    """
+    """Seconds per call of each step, for every round; in a round, all steps take their turn."""
+    # Other work on the machine slows down all steps of a round, so ratios within a round are steadier than times. An
+    # extra first round warms up. A step that is shorter than at_least seconds is called several times in its turn. The
+    # clock is read after waiting for the device.
     check_integer("runs", runs, 1)
 
     def read_clock() -> float:
@@ -59,16 +57,14 @@ def ratios(seconds: Sequence[float], of_plain: Sequence[float]) -> Spread:
 
 
 def peak_memory(step: Step, device: torch.device | str = "cpu") -> int:
-    """The most bytes that PyTorch's allocator holds during a step, above what it held before.
-
-    On the CPU they come from the memory events of ``torch.profiler``: they are deterministic and include temporaries
-    inside PyTorch's kernels. Memory that others allocate (oneDNN's scratch pads, OpenCV's images) is not counted.
-    """
+    """The most bytes that PyTorch's allocator holds during a step, above what it held before."""
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         step()
         return torch.cuda.max_memory_allocated(device) - before
+    # The profiler's events are deterministic and include temporaries inside PyTorch's kernels. Memory that others
+    # allocate (oneDNN's scratch pads, OpenCV's images) is not counted.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to stderr whenever it starts and stops
     from torch.profiler import ProfilerActivity, profile
 

@@ -18,11 +18,9 @@ NormBase = _NormBase
 
 
 def constant(function: Callable) -> Callable:
-    """Make torch.compile take the result of a function of plain numbers as it is, instead of tracing NumPy.
-
-    This is ``torch.compiler.assume_constant_result`` without importing the compiler. Tensors among the results, alone
-    or in a tuple, are marked as ``mark_static`` does; otherwise their sizes could become symbols.
-    """
+    """Make torch.compile take the result of a function of plain numbers as it is, instead of tracing NumPy."""
+    # This is torch.compiler.assume_constant_result without importing the compiler. Tensors among the results, alone or
+    # in a tuple, are marked as mark_static does; otherwise their sizes could become symbols.
 
     @functools.wraps(function)
     def made(*arguments: Any) -> Any:

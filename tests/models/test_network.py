@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, convert, resample
+from scalespaces.functional._resample import on_image
 from scalespaces.models import Card, ScaleNetwork, export
-from scalespaces.models._network import on_image, strongest_level
+from scalespaces.models._network import strongest_level
 
 PLAIN: dict[str, Callable[[], list[nn.Module]]] = {  # the first and last classify, the others segment
     "cnn": lambda: [

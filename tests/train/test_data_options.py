@@ -174,6 +174,7 @@ def test_names_and_numbers_of_classes(roots, tmp_path):
         ({"mean": [0.5]}, r"data\.mean and data\.std must be given together"),
         ({"batch_size": 0}, r"data\.batch_size is at least 1 .* got 0, 2"),
         ({"workers": -1}, r"data\.workers 0, got 128, -1"),
+        ({"num_classes": 0}, r"data\.num_classes is at least 1, got 0"),
         ({"holdout": 1.0}, r"data\.holdout is a share between 0 and 1, got 1\.0"),
         ({"jitter": (0, 2)}, r"data\.jitter is two factors above 0, .* got \(0, 2\)"),
         ({"kind": "masks", "augment": "pcam"}, r"data\.augment pcam is for classification, got the kind masks"),

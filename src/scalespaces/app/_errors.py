@@ -1,7 +1,6 @@
 """Equivariance errors of the explorer's networks: measured, and explained in a sentence."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces import models
-from scalespaces.app._explore import Arguments, check_size
+from scalespaces.app._explore import Arguments, Report, check_size
 from scalespaces.app._predictions import Loaded
 from scalespaces.models._convnet import random_network
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleMaxPool
@@ -43,7 +42,7 @@ def equivariance(
     network: str,
     side: int = 257,
     loaded: Loaded | None = None,
-    report: Callable[[int, int], None] = lambda done, all: None,
+    report: Report = lambda done, all: None,
 ) -> Errors:
     """Measure the features of one of ``NETWORKS`` in float64 on a square of at most ``side`` from an image's middle.
 
@@ -92,10 +91,8 @@ def _explain(table: EquivarianceTable, module: nn.Module, lift: Lift) -> str:
     if not before.size:
         finer = ", or is finer than the image" if lift.first_level < 0 else ""
         enough = lift.num_levels + 2 - len(set(table.levels) - set(table.left_out))
-        return (
-            f"Nothing is exact: of any two levels, one sees past the last level{finer}. Choose more levels, {enough} "
-            "at least, or a network whose filters have fewer levels."
-        )
+        way = f"Choose more levels, {enough} at least, or a network whose filters have fewer levels."
+        return f"Nothing is exact: of any two levels, one sees past the last level{finer}. {way}"
     largest, base, dense = before.max(), cast(float, lift.base), lift.sampling != "pyramid"
     if largest <= _EXACT:
         found = f"Exact: the largest error is {largest:.1e}, which is rounding" if largest else "Exact: errors are 0"

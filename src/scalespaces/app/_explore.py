@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -24,6 +24,7 @@ _MOST_BLUR = 1024  # pixels; larger kernels take seconds, and look the same
 _RUNS, _SECONDS = 5, 1.5  # of a measurement, at most
 
 Arguments = dict[str, Any]  # of a lift
+Report = Callable[[int, int], None]  # takes how much is done, and of how much
 
 
 def number(name: str, value: object) -> float:
@@ -84,22 +85,16 @@ def check_size(arguments: Arguments, size: Sequence[int]) -> None:
     top, most, pixels = first + levels - 1, most_levels(tuple(size), base, first), math.prod(size)
     what = f"an image of {size[1]} × {size[0]} pixels"
     if levels > most:
-        raise ValueError(
-            f"{levels} levels of base {base:.4g} are too many for {what}: the last ones would have a single sample; "
-            f"choose {most} at most, or a larger image"
-        )
+        why = f"the last ones would have a single sample; choose {most} at most, or a larger image"
+        raise ValueError(f"{levels} levels of base {base:.4g} are too many for {what}: {why}")
     finest = -first * math.log(base)
     if finest > math.log(64) or (top + 1) * pixels + pixels * math.exp(2 * finest) * 4 / 3 > MOST_SAMPLES:
-        raise ValueError(
-            f"levels from {first} on make too many samples of {what}; choose fewer levels, a first level nearer to 0, "
-            "a smaller base, or a smaller image"
-        )
+        ways = "choose fewer levels, a first level nearer to 0, a smaller base, or a smaller image"
+        raise ValueError(f"levels from {first} on make too many samples of {what}; {ways}")
     blur = _blur(arguments["kernel"], base ** max(top, 0), arguments["zero_scale"])
     if blur > _MOST_BLUR:
-        raise ValueError(
-            f"the last level would be blurred over {blur:.3g} pixels, and the explorer stops at {_MOST_BLUR}; choose "
-            "fewer levels, or a smaller base or zero-scale"
-        )
+        rule = f"the last level would be blurred over {blur:.3g} pixels, and the explorer stops at {_MOST_BLUR}"
+        raise ValueError(f"{rule}; choose fewer levels, or a smaller base or zero-scale")
 
 
 def _blur(kernel: str | Kernel, dilation: float, zero_scale: float) -> float:

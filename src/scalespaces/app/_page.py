@@ -59,19 +59,15 @@ def build(picture: Picture | None = None, loaded: Loaded | None = None) -> Any:
 def launch(page: Any, host: str, port: int | None) -> str:
     """Serve the page from a thread of its own, and return its address; it loads nothing from other hosts."""
     theme = _gradio().themes.Soft(primary_hue="indigo", neutral_hue="slate", font=_FONTS, font_mono=_MONO)
+    options = dict.fromkeys(("prevent_thread_lock", "quiet", "show_error"), True)
+    options |= dict.fromkeys(("share", "ssr_mode", "run_history", "enable_monitoring"), False)
     served = page.queue(api_open=False).launch(
+        **options,
         server_name=host,
         server_port=port,
-        share=False,
-        prevent_thread_lock=True,
-        quiet=True,
-        show_error=True,
-        ssr_mode=False,
         max_file_size=_MOST_UPLOADED,
         state_session_capacity=_SESSIONS,
         footer_links=[],
-        run_history=False,
-        enable_monitoring=False,
         app_kwargs={"middleware": [require("starlette.middleware", "app").Middleware(Guard, host=host)]},
         theme=theme,
         css=resources.files("scalespaces.app").joinpath("style.css").read_text(encoding="utf-8"),

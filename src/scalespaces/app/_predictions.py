@@ -3,7 +3,6 @@
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scalespaces import models
-from scalespaces.app._explore import number, whole
+from scalespaces.app._explore import Report, number, whole
 from scalespaces.models._registry import entry
 from scalespaces.train._predict import _ITU, channels_of, check_finite, describe_answers, to_input
 from scalespaces.train._scales import zoom
@@ -97,10 +96,9 @@ def load_network(file: str | os.PathLike[str]) -> Loaded:
         return Loaded(model, path.name, *describe_answers(model), channels_of(model))
     except ValueError as error:
         message = str(error).replace(repr(str(path)), repr(path.name))  # without its folder
-        raise ValueError(
-            f"{message}. The explorer reads files written by scalespaces.models.save, except converted networks, whose "
-            "code is not in the file; pickled files, .pt or .pth, are never read"
-        ) from error
+        rule = "The explorer reads files written by scalespaces.models.save, except converted networks"
+        never = "whose code is not in the file; pickled files, .pt or .pth, are never read"
+        raise ValueError(f"{message}. {rule}, {never}") from error
 
 
 @torch.no_grad()
@@ -128,17 +126,10 @@ def predict(loaded: Loaded, image: Tensor, factor: object, side: object) -> Pred
 
 @torch.no_grad()
 def over_zooms(
-    loaded: Loaded,
-    image: Tensor,
-    side: object,
-    report: Callable[[int, int], None] = lambda done, all: None,
-    patience: float = math.inf,
+    loaded: Loaded, image: Tensor, side: object, report: Report = lambda done, all: None, patience: float = math.inf
 ) -> dict[str, list[tuple[float, float | None]]]:
-    """The probabilities, at all ``ZOOMS``, of the four classes that are the most probable at some zoom.
-
-    The result is empty if that would take more seconds than ``patience``, judging from the second zoom; the first one
-    is slower.
-    """
+    """The probabilities, at all ``ZOOMS``, of the four classes that are the most probable at some zoom."""
+    # Nothing if that would take more seconds than the patience, judging from the second zoom; the first one is slower.
     answers, start = [], 0.0
     for n, times in enumerate(ZOOMS):
         report(n, len(ZOOMS))

@@ -80,10 +80,8 @@ def errors(found: Errors) -> str:
     for i, shift in enumerate(table.rows):
         cells = (_error_cell(table.errors[i, j], past[i, j]) for j in columns)
         rows.append(element("tr", f"<th>l = {shift}</th>", *cells))
-    about = (
-        f"{escape(found.network)}, on {width} × {height} pixels from the middle of the image, in float64. "
-        "Entry (l, k): level k of the image downscaled l times, compared with level k + l of the image."
-    )
+    about = f"{escape(found.network)}, on {width} × {height} pixels from the middle of the image, in float64. "
+    about += "Entry (l, k): level k of the image downscaled l times, compared with level k + l of the image."
     drawn = element("div", element("table", *rows, class_="ss-table"), class_="ss-scroll")
     figure = plot_equivariance([table], columns=[_literal(found.network)])
     drawn += _figure(f"equivariance errors of {found.network} over levels", figure)
@@ -150,10 +148,8 @@ def curve(lines: Mapping[str, Sequence[tuple[float, float | None]]]) -> str:
 
 
 def _literal(name: str) -> str:
-    """A name as matplotlib draws it literally.
-
-    Dollars would start a formula, an underscore in front would hide it, and SVG may not contain control characters.
-    """
+    """A name as matplotlib draws it literally."""
+    # Dollars would start a formula, an underscore in front would hide it, and SVG may not contain control characters.
     shown = "".join(filter(str.isprintable, name))
     short = shown if len(shown) <= 24 else f"{shown[:23]}…"
     return ("\u200b" * short.startswith("_") + short).replace("$", r"\$")

@@ -29,12 +29,9 @@ class Parser(argparse.ArgumentParser):
 
 def add_source(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add ``--model``, the source of a converted network."""
-    parser.add_argument(
-        "--model",
-        metavar="MODULE:FUNCTION",
-        help="for a converted network, the function that makes the original model: torchvision.models:resnet18, or "
-        "with arguments, 'timm:create_model(model_name=\"resnet18\")'",
-    )
+    about = "for a converted network, the function that makes the original model: torchvision.models:resnet18, or with "
+    about += "arguments, 'timm:create_model(model_name=\"resnet18\")'"
+    parser.add_argument("--model", metavar="MODULE:FUNCTION", help=about)
 
 
 def whole(rule: str, allowed: range, text: str) -> int:

@@ -42,11 +42,9 @@ def add_arguments(parser: Parser) -> None:
     add("--place", choices=("center", "random"), default="center", help="where on the canvas")
     add("--seed", type=seed, default=0, metavar="N", help="seed of the split, the scales and the places")
 
-    text = (
-        "It knows PCam's HDF5 files, Cityscapes' tree, IDX files, a folder images next to a folder masks, images with "
-        "a CSV file (columns id and label), a folder for each class, and single files. Every file is read. The exit "
-        "code is 2 if anything is wrong."
-    )
+    text = "It knows PCam's HDF5 files, Cityscapes' tree, IDX files, a folder images next to a folder masks, images "
+    text += "with a CSV file (columns id and label), a folder for each class, and single files. Every file is read. "
+    text += "The exit code is 2 if anything is wrong."
     add = _task(tasks, "check", _check, "report what a dataset contains, and what is wrong where", text, "data/pcam")
     add("path", metavar="PATH", help="file or folder")
     add("--labels", metavar="CSV", help="labels of the images (default: a CSV file in or next to PATH)")

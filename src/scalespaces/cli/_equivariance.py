@@ -135,16 +135,13 @@ def _check_levels(args: argparse.Namespace, image: Tensor) -> None:
     """Two levels must see nothing past the last one; the last must have two samples along each axis, also if moved."""
     needed = 2 + max(args.layers) * (args.filter_levels - 1)
     if args.levels < needed:
-        raise ValueError(
-            f"{_plural(max(args.layers))} of filters of {args.filter_levels} levels leave nothing to compare before "
-            f"the truncation boundary of {args.levels} levels; use --levels {needed} or more"
-        )
+        cause = f"{_plural(max(args.layers))} of filters of {args.filter_levels} levels leave nothing to compare"
+        way = f"before the truncation boundary of {args.levels} levels; use --levels {needed} or more"
+        raise ValueError(f"{cause} {way}")
     most = most_levels(tuple(n - args.translations for n in image.shape[2:]), check_base(args.base))
     if most < args.levels:
-        raise ValueError(
-            f"{args.levels} levels of base {args.base:g} are too many for an image of {image.shape[3]} x "
-            f"{image.shape[2]} pixels; use --levels {most} at most, or a larger image"
-        )
+        size = f"{image.shape[3]} x {image.shape[2]} pixels; use --levels {most} at most, or a larger image"
+        raise ValueError(f"{args.levels} levels of base {args.base:g} are too many for an image of {size}")
 
 
 def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
@@ -159,15 +156,13 @@ def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
     near = all(8 * new <= 9 * n for new, n in zip(larger.shape, image.shape, strict=True))
     if near and len(rests) == 1 and not args.no_fit:
         sizes = [f"{x.shape[3]} x {x.shape[2]}" for x in (image, larger)]
-        return larger, (
-            f"the image is extended by reflection from {' to '.join(sizes)} pixels, so that its borders are the same "
-            f"at all scales (side {rest} modulo {period}); --no-fit keeps the original"
-        )
+        why = f"so that its borders are the same at all scales (side {rest} modulo {period})"
+        how = f"extended by reflection from {' to '.join(sizes)} pixels, {why}"
+        return larger, f"the image is {how}; --no-fit keeps the original"
     smaller = side - (side - rest) % period
-    return image, (
-        "padding adds errors at the borders, because the levels end at different pixels; they vanish for sides that "
-        f"leave {rest} when divided by {period}" + (f": try --size {smaller}" if smaller >= period else "")
-    )
+    note = "padding adds errors at the borders, because the levels end at different pixels; they vanish for sides "
+    note += f"that leave {rest} when divided by {period}"
+    return image, note + (f": try --size {smaller}" if smaller >= period else "")
 
 
 def _plural(layers: int) -> str:

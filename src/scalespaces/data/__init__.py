@@ -13,20 +13,6 @@ from scalespaces.data._pcam import PCam
 from scalespaces.data._pixels import photograph, read_image, to_unit
 from scalespaces.data._scales import digits, mnist_scale, unseen_scales
 
-__all__ = [
-    "ArrayImages",
-    "Cityscapes",
-    "ClassFolders",
-    "ImageDataset",
-    "LabeledFolder",
-    "MaskFolders",
-    "PCam",
-    "check_dataset",
-    "digits",
-    "fetch",
-    "mnist_scale",
-    "photograph",
-    "read_image",
-    "to_unit",
-    "unseen_scales",
-]
+__all__ = ["ArrayImages", "Cityscapes", "ClassFolders", "ImageDataset", "LabeledFolder", "MaskFolders", "PCam"]
+__all__ += ["digits", "mnist_scale", "unseen_scales"]
+__all__ += ["check_dataset", "fetch", "photograph", "read_image", "to_unit"]

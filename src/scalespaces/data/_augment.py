@@ -48,10 +48,8 @@ class PCamAugment:
 
 
 def move(images: Tensor, places: Tensor) -> Tensor:
-    """Move images ``(B, C, N, N)`` down and right, with reflection at the borders, turn and flip them, in this order.
-
-    A row of ``places`` has the counter-clockwise quarter turns, 1 to flip left to right, and the rows and columns.
-    """
+    """Move images ``(B, C, N, N)`` down and right, reflected at the borders, turn and flip them, in this order."""
+    # A row of places has the counter-clockwise quarter turns, 1 to flip left to right, and the rows and columns.
     side = images.shape[-1]
     if images.shape[-2] != side:
         raise ValueError(f"quarter turns need square images, got {images.shape[-1]} x {images.shape[-2]}")

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+Array = Tensor | np.ndarray
+
 
 def keyed_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     """The generator for everything random about a sample in an epoch; all arguments are at least 0."""
@@ -61,11 +63,7 @@ class ArrayImages(ImageDataset):
     """
 
     def __init__(
-        self,
-        images: Tensor | np.ndarray,
-        labels: Tensor | np.ndarray,
-        num_classes: int | None = None,
-        scales: Tensor | np.ndarray | None = None,
+        self, images: Array, labels: Array, num_classes: int | None = None, scales: Array | None = None
     ) -> None:
         super().__init__()
         images, labels = torch.as_tensor(images), torch.as_tensor(labels)

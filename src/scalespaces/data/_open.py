@@ -35,10 +35,8 @@ def open_whole(
 
 
 def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = None) -> tuple[Path, Path | None, bool]:
-    """The folder of a split, its table, and whether these are its own; otherwise they are the training set's.
-
-    A training set counts as its own if there is also a validation set; otherwise that has to be held out of it.
-    """
+    """The folder of a split, its table, and whether these are its own; otherwise they are the training set's."""
+    # A training set counts as its own if there is also a validation set; otherwise that has to be held out of it.
     if kind in ("pcam", "cityscapes"):
         return root, None, True
     if kind == "idx":

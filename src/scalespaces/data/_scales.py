@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalespaces._extras import require
 from scalespaces._progress import progress
 from scalespaces.data._keys import ArrayImages, keyed_generator
 
 Span = tuple[float, float]
+Digits = tuple[NDArray, NDArray]  # images and labels
 Plan = Sequence[tuple[str, int, float | Span]]  # the name, the part of the split and the scale of each set
 
 
-def digits() -> tuple[np.ndarray, np.ndarray]:
+def digits() -> Digits:
     """The 1,797 handwritten digits that come with scikit-learn (extra ``demo``), and their labels: no download.
 
     Example:
@@ -26,12 +28,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def mnist_scale(
-    images: np.ndarray,
-    labels: np.ndarray,
-    seed: int = 0,
-    *,
-    counts: Sequence[int] | None = None,
-    scales: Span = (0.3, 1.0),
+    images: NDArray, labels: NDArray, seed: int = 0, *, counts: Sequence[int] | None = None, scales: Span = (0.3, 1.0)
 ) -> dict[str, ArrayImages]:
     """MNIST-scale, as SESN made it: digits at uniformly drawn scales, on a canvas of the original size.
 
@@ -47,12 +44,12 @@ def mnist_scale(
     """
     plan = [(name, part, scales) for part, name in enumerate(("train", "valid", "test"))]
     counts = _shares((10_000, 2_000, 50_000), len(labels)) if counts is None else counts
-    return _rescaled_sets(images, labels, plan, counts, seed, images.shape[-1], antialias=False)
+    return _rescaled_sets((images, labels), plan, counts, seed, images.shape[-1], random=False, antialias=False)
 
 
 def unseen_scales(
-    images: np.ndarray,
-    labels: np.ndarray,
+    images: NDArray,
+    labels: NDArray,
     train: float | Span,
     tests: Sequence[float | Span],
     *,
@@ -87,7 +84,7 @@ def unseen_scales(
     test_sets = [(f"test_{name}", 2, scale) for name, scale in zip(shown, tests, strict=True)]
     plan = [("train", 0, train), ("valid", 1, train), *test_sets]
     counts = _shares((50_000, 10_000, 10_000), len(labels)) if counts is None else counts
-    return _rescaled_sets(images, labels, plan, counts, seed, canvas, random=place == "random")
+    return _rescaled_sets((images, labels), plan, counts, seed, canvas, random=place == "random", antialias=True)
 
 
 def _shares(usual: Sequence[int], available: int) -> list[int]:
@@ -95,17 +92,10 @@ def _shares(usual: Sequence[int], available: int) -> list[int]:
 
 
 def _rescaled_sets(
-    images: np.ndarray,
-    labels: np.ndarray,
-    plan: Plan,
-    counts: Sequence[int],
-    seed: int,
-    canvas: int,
-    *,
-    random: bool = False,
-    antialias: bool = True,
+    digits: Digits, plan: Plan, counts: Sequence[int], seed: int, canvas: int, *, random: bool, antialias: bool
 ) -> dict[str, ArrayImages]:
     """Split images, and make the sets of a plan. An image's draws depend on the seed, the part and its index in it."""
+    images, labels = digits
     chosen, sets = split_classes(labels, counts, seed), {}
     for name, part, scale in plan:
         low, high = scale if isinstance(scale, tuple) else (scale, scale)
@@ -124,7 +114,7 @@ def _rescaled_sets(
     return sets
 
 
-def split_classes(labels: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
+def split_classes(labels: NDArray, counts: Sequence[int], seed: int) -> list[NDArray]:
     """Draw disjoint sets of these sizes at random, each with all classes in their proportions."""
     if min(counts) < 0 or sum(counts) > len(labels):
         raise ValueError(f"cannot draw {' + '.join(map(str, counts))} of {len(labels)} samples; ask for fewer")
@@ -141,8 +131,8 @@ def split_classes(labels: np.ndarray, counts: Sequence[int], seed: int) -> list[
 
 
 def rescale(
-    image: np.ndarray, scale: float, canvas: int, shift: tuple[float, float] = (0, 0), *, antialias: bool = True
-) -> np.ndarray:
+    image: NDArray, scale: float, canvas: int, shift: tuple[float, float] = (0, 0), *, antialias: bool = True
+) -> NDArray:
     """Show a gray image at ``scale`` times its size, not rounded to whole pixels, in the middle of a black canvas.
 
     Interpolation is bicubic. ``shift`` is the distance from the middle in rows and columns. With ``antialias``, the

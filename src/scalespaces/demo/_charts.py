@@ -11,10 +11,10 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from scalespaces._extras import require
-from scalespaces._files import replacing
 from scalespaces._html import data_url, element
 from scalespaces.demo._result import SIZES, TRAINED, Method, Result, per_cent
-from scalespaces.plotting import check_writable, plot_over_scales
+from scalespaces.plotting import plot_over_scales
+from scalespaces.plotting._figure import finish
 
 Axis = Callable[[float], float]
 _SHAPES = {
@@ -77,7 +77,7 @@ def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool
 
 def plot(result: Result, path: str | os.PathLike[str]) -> Any:
     """Draw a line for each method, a band for the spread over seeds, and a digit at each size below the axis."""
-    path, methods = check_writable(path), result.methods[::-1]  # ours first: thin lines are drawn over the thick one
+    methods = result.methods[::-1]  # ours first: thin lines are drawn over the thick one
     lines = {method.name: [(size, 100 * method.mean(size)) for size in SIZES] for method in methods}
     figure = plot_over_scales(lines, ylabel="accuracy, percent")
     ax = figure.axes[0]
@@ -95,9 +95,7 @@ def plot(result: Result, path: str | os.PathLike[str]) -> Any:
         image = boxes.OffsetImage(picture, zoom=42 / picture.width, cmap="gray")
         place = {"xybox": (0, -46), "boxcoords": "offset points", "frameon": False, "pad": 0}
         ax.add_artist(boxes.AnnotationBbox(image, (size, 0), xycoords=("data", "axes fraction"), **place))
-    with replacing(path) as draft:
-        figure.savefig(draft, format=path.suffix.lower().removeprefix("."), bbox_inches="tight")
-    return figure
+    return finish(figure, path, None)
 
 
 def _method(method: Method, x: Axis, y: Axis) -> str:

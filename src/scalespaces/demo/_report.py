@@ -163,11 +163,9 @@ def _errors(result: Result) -> str:
     head = "".join(f'<th scope="col">{n} layer{"s" * (n > 1)}</th>' for n in layers)
     means = {lift: [_mean_error([table]) for table in tables.values()] for lift, tables in found.items()}
     rows = (table_row(f"{_LIFTS.get(lift, 'Lift')} ({lift})", mean) for lift, mean in means.items())
-    return (
-        f'<figure class="drawn">{drawn}</figure>'
-        '<table class="numbers"><caption>Mean error before the boundary</caption>'
-        f'<thead><tr><th scope="col">lift</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    )
+    table = f'<thead><tr><th scope="col">lift</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
+    table = f'<table class="numbers"><caption>Mean error before the boundary</caption>{table}</table>'
+    return f'<figure class="drawn">{drawn}</figure>{table}'
 
 
 def _costs(result: Result) -> str:

@@ -93,15 +93,8 @@ class Result:
             for layers, table in tables.items():
                 plain = {name: value for name, value in table.to_json().items() if name in ("rows", "errors")}
                 errors.append({"lift": lift, "layers": layers, "boundary": table.boundary, **plain})
-        found = {
-            "sizes": SIZES,
-            "seeds": self.seeds,
-            "methods": [asdict(method) for method in self.methods],
-            "equivariance": errors,
-            "downscalings": self.downscalings,
-            "facts": self.facts,
-            "first_level": self.first_level,
-        }
+        found = {name: getattr(self, name) for name in ("seeds", "downscalings", "facts", "first_level")}
+        found |= {"sizes": SIZES, "methods": [asdict(method) for method in self.methods], "equivariance": errors}
         return {name: value for name, value in found.items() if value}
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from scalespaces.foreign._register import each, instead_of, name_of
 from scalespaces.functional import scale_batch_norm
@@ -20,20 +19,12 @@ def _batch_norm(func: Callable, input: Any, *args: Any, **kwargs: Any) -> ScaleS
 
 @instead_of("instance_norm")
 def _instance_norm(
-    func: Callable,
-    input: Any,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    func: Callable, input: Any, running_mean: Any = None, *args: Any, use_input_stats: bool = True, **kwargs: Any
 ) -> ScaleSpace:
     _check_channels(input, func, [0, 1])
     if use_input_stats and running_mean is not None:
         raise ValueError("instance_norm would update running statistics at every level; turn track_running_stats off")
-    return apply(func, (input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps), {})
+    return apply(func, (input, running_mean, *args), {"use_input_stats": use_input_stats, **kwargs})
 
 
 @instead_of("group_norm", "linear")
@@ -61,10 +52,9 @@ def _check_channels(x: Any, func: Callable, axes: Sequence[int]) -> None:
     """Refuse functions whose parameters belong to spatial axes."""
     taken = [a for a in x.axes if a in [b % x.ndim for b in axes]] if isinstance(x, ScaleSpace) else []
     if any(shape[a] != 1 for shape in x.shapes for a in taken):
-        raise ValueError(
-            f"{name_of(func)} takes axes {[a % x.ndim for a in axes]} of levels of shapes {x.shapes} for channels, but "
-            f"space is at {x.axes}: its weights would belong to positions of one size; permute the channels there first"
-        )
+        rule = f"{name_of(func)} takes axes {[a % x.ndim for a in axes]} of levels of shapes {x.shapes} for channels"
+        why = "its weights would belong to positions of one size; permute the channels there first"
+        raise ValueError(f"{rule}, but space is at {x.axes}: {why}")
 
 
 @instead_of("expand", "new_zeros", "new_ones", "new_full", "new_empty")

@@ -45,10 +45,9 @@ def on_grid(x: Any, func: Callable, dims: int) -> ScaleSpace:
         return x
     if x.dims == 0 and all(n == 1 for shape in x.shapes for n in shape[2:]):
         return x.on(x.levels, make_grid(x.num_levels, x.ndim, x.base, x.steps, first_level=x.first_level))
-    raise ValueError(
-        f"{name_of(func)} needs neighbors on a grid, which adaptive pooling or interpolation of the image as a whole "
-        f"has left: levels of shapes {x.shapes}; only pointwise layers, flatten and linear layers can follow"
-    )
+    lost = "on a grid, which adaptive pooling or interpolation of the image as a whole has left"
+    came = f"levels of shapes {x.shapes}; only pointwise layers, flatten and linear layers can follow"
+    raise ValueError(f"{name_of(func)} needs neighbors {lost}: {came}")
 
 
 def each(func: Callable, x: ScaleSpace, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:

@@ -1,6 +1,7 @@
 """torch's padding, interpolation and pixel shuffles on scale-spaces."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch.nn import functional as F
 
 from scalespaces._torch import hint
 from scalespaces.foreign._register import as_tuple, each, instead_of, name_of, on_grid
-from scalespaces.foreign._upsample import LINEAR, NEAREST, half_pixel, interpolate_spread, lattices_of, nominal_factor
+from scalespaces.foreign._upsample import MODES, half_pixel, interpolate, lattices_of, nominal_factor, on_lattices
 from scalespaces.space._levelwise import apply, select
 from scalespaces.space._numbers import as_integer, count
 from scalespaces.space._per_level import PerLevel
@@ -81,19 +82,14 @@ def _interpolate(
         elif as_integer(x.spacing(k)) == 1:
             levels.append(plain(level, k))
         else:
-            lattices, base = lattices_of(x, k, F.interpolate)
-            if antialias or mode not in LINEAR + NEAREST:
-                came = f"interpolation by mode={mode!r}, antialias={antialias} with taps {lattices} samples apart"
+            spacing, _ = lattices = lattices_of(x, k, F.interpolate)
+            if antialias or mode not in MODES:
+                came = f"interpolation by mode={mode!r}, antialias={antialias} with taps {spacing} samples apart"
                 raise ValueError(f'{came} is not supported; use sampling="pyramid", or mode "nearest" or "bilinear"')
-            for axis, f in enumerate(factor, 2):
-                old = count(level.shape[axis], lattices)
-                end = count(zero.shape[axis], x.steps[k]) if size is None else select(size[axis - 2], k)
-                new = count(end, lattices)
-                ratio = 1 / f if exact else old / new
-                if align_corners:
-                    ratio = (old - 1) / (new - 1) if new > 1 else 0.0
-                level = interpolate_spread(level, axis, lattices, base, f, end, mode, bool(align_corners), ratio)
-            levels.append(level)
+            ends = [count(n, x.steps[k]) for n in zero.shape[2:]] if size is None else select(size, k)
+            ratios = factor if exact else [None] * x.dims
+            run = partial(interpolate, [count(n, spacing) for n in ends], mode, bool(align_corners), ratios)
+            levels.append(on_lattices(run, level, lattices, factor, ends, mode.startswith("nearest")))
     return x.on(levels, x.grid.refine(tuple(factor), half_pixel(factor)))
 
 

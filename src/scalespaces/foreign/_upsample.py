@@ -17,8 +17,8 @@ from scalespaces.functional._sampling import take, within
 from scalespaces.space._numbers import as_integer
 from scalespaces.space._space import ScaleSpace
 
-LINEAR = ("linear", "bilinear", "trilinear")
-NEAREST = ("nearest", "nearest-exact")
+MODES = ("linear", "bilinear", "trilinear", "nearest", "nearest-exact")
+Run = Callable[[Tensor], Tensor]
 
 
 def half_pixel(factor: Sequence[float]) -> tuple[float, ...]:
@@ -26,37 +26,11 @@ def half_pixel(factor: Sequence[float]) -> tuple[float, ...]:
     return tuple(1 / (2 * f) - 1 / 2 for f in factor)
 
 
-def interpolate_spread(
-    f: Tensor, axis: int, spacing: int, base: int, factor: float, size: int, mode: str, aligned: bool, ratio: float
-) -> Tensor:
-    """Make one axis of a level finer by ``factor``, to ``size`` samples, each of its ``spacing`` lattices by itself.
-
-    ``ratio`` samples of a lattice go into one of the result; ``mode`` and ``aligned`` corners are as in F.interpolate.
-    """
-    j = torch.arange(size, device=f.device)
-    u, half = j // spacing, 0.0 if aligned or mode == "nearest" else 0.5
-    place = (_as_real(u) + half) * ratio
-    if mode not in NEAREST:
-        place = (place - half).clip(min=0)
-    start, near, apart = _phases(j - u * spacing, spacing, base, factor)
-    low = place.floor().long() * spacing + start
-
-    def read(index: Tensor) -> Tensor:
-        return take(f, axis, within(index, f.shape[axis], spacing))
-
-    def along(values: Tensor) -> Tensor:
-        return values.reshape([-1] + [1] * (f.ndim - axis - 1))
-
-    def between(index: Tensor) -> Tensor:
-        return torch.lerp(read(index), read(index + apart), along(near.to(f.dtype)))
-
-    if mode in NEAREST:
-        return read(low)
-    return torch.lerp(between(low), between(low + spacing), along((place - place.floor()).to(f.dtype)))
-
-
-def _as_real(index: Tensor) -> Tensor:
-    return index.to(torch.float64 if index.device.type != "mps" else torch.float32)
+def interpolate(size: Sequence[int], mode: str, aligned: bool, factor: Sequence[float | None], f: Tensor) -> Tensor:
+    """As F.interpolate to a size; by the factors, if there are any, whatever the size."""
+    kind = "_upsample_nearest_exact" if mode == "nearest-exact" else f"upsample_{mode}"
+    corners = () if mode.startswith("nearest") else (aligned,)
+    return getattr(torch.ops.aten, f"{kind}{f.ndim - 2}d")(f, size, *corners, *factor)
 
 
 def _phases(r: Tensor, spacing: int, base: int, factor: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,21 +40,28 @@ def _phases(r: Tensor, spacing: int, base: int, factor: float) -> tuple[Tensor, 
     while power < spacing:
         apart = torch.where(r % power == 0, power, apart)
         power *= base
-    steps = _as_real(r) / apart / factor
+    steps = r.to(torch.float64 if r.device.type != "mps" else torch.float32) / apart / factor
     whole = (steps + 1e-9).floor()
     return whole.long() * apart, (steps - whole).clip(min=0), apart
 
 
-def transpose_spread(
-    f: Tensor, spacing: int, base: int, factor: Sequence[int], plain: Callable[[Tensor], Tensor], size: Sequence[int]
+def on_lattices(
+    run: Run, f: Tensor, lattices: tuple[int, int], factor: Sequence[float], size: Sequence[int], nearest: bool = False
 ) -> Tensor:
-    """Run a transposed convolution ``plain`` of strides ``factor`` on each of the ``spacing`` lattices per axis.
+    """Run what makes maps ``factor`` times finer on each of the lattices of a level, and interleave the results.
 
-    The results are interleaved, to at most ``size`` samples.
+    There are ``size`` samples at most. Lattices between samples are interpolated, or take the ``nearest`` before them.
     """
-    for axis in range(2, f.ndim):
-        f = _lattices(f, axis, spacing, base, factor[axis - 2])
-    out = plain(f)
+    spacing, base = lattices
+    for axis, finer in enumerate(factor, 2):
+        n = f.shape[axis]
+        start, near, apart = _phases(torch.arange(spacing, device=f.device), spacing, base, finer)
+        index = start[:, None] + torch.arange((n - 1) // spacing + 1, device=f.device) * spacing
+        low, high = (take(f, axis, within(i.flatten(), n, spacing)) for i in (index, index + apart[:, None]))
+        weight = near.to(f.dtype).repeat_interleave(index.shape[1]).reshape([-1] + [1] * (f.ndim - axis - 1))
+        phases = low if nearest else torch.lerp(low, high, weight)
+        f = phases.unflatten(axis, (spacing, -1)).movedim(axis, 0).flatten(0, 1)
+    out = run(f)
     for axis in reversed(range(2, f.ndim)):
         out = out.unflatten(0, (spacing, -1)).movedim(0, axis + 1).flatten(axis, axis + 1)
         if size[axis - 2] < out.shape[axis]:
@@ -88,27 +69,10 @@ def transpose_spread(
     return out
 
 
-def _lattices(f: Tensor, axis: int, spacing: int, base: int, factor: int) -> Tensor:
-    """The lattices of one axis, one after another along the batch."""
-    n = f.shape[axis]
-    start, near, apart = _phases(torch.arange(spacing, device=f.device), spacing, base, factor)
-    m = torch.arange((n - 1) // spacing + 1, device=f.device) * spacing
-    index = start[:, None] + m
-
-    def read(index: Tensor) -> Tensor:
-        return take(f, axis, within(index.flatten(), n, spacing)).unflatten(axis, (spacing, -1))
-
-    weight = near.to(f.dtype).reshape([-1] + [1] * (f.ndim - axis))
-    phases = torch.lerp(read(index), read(index + apart[:, None]), weight)
-    return phases.movedim(axis, 0).flatten(0, 1)
-
-
 def nominal_factor(old: Sequence[int], new: Sequence[int], unit: float, spacings: Sequence[float]) -> float | None:
-    """By how much an axis of these sizes, one per level, was made finer; None if not by one factor for all.
-
-    Sizes that a stride of :math:`f` divided come back up to what it left over, so :math:`f n` may be up to :math:`f`
-    taps away from the new size. Of several factors, one that divides the strides so far is taken.
-    """
+    """By how much an axis of these sizes, one per level, was made finer; None if not by one factor for all."""
+    # Sizes that a stride of f divided come back up to what it left over, so f n may be up to f taps away from the new
+    # size. Of several factors, one that divides the strides so far is taken.
     up, ratio = new[0] >= old[0], new[0] / old[0]
     small, large = (old, new) if up else (new, old)
     sizes = list(zip(small, large, spacings, strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from scalespaces.foreign._register import as_tuple, dims_of, each, instead_of, name_of, on_grid
-from scalespaces.foreign._upsample import lattices_of, transpose_spread
+from scalespaces.foreign._upsample import lattices_of, on_lattices
 from scalespaces.functional import scale_conv
 from scalespaces.functional._correlate import correlate
 from scalespaces.functional._sampling import pad
@@ -74,7 +74,7 @@ def _conv_transpose(
             levels.append(zero if k == -x.first_level else plain(level, k))
         else:
             size = [count(n, x.steps[k]) for n in zero.shape[2:]]
-            levels.append(transpose_spread(level, *lattices_of(x, k, func), stride, plain, size))
+            levels.append(on_lattices(plain, level, lattices_of(x, k, func), stride, size))
     axes = zip(weight.shape[2:], dilation, padding, stride, strict=True)
     shift = tuple(-(d * (n - 1) / 2 - p) / s for n, d, p, s in axes)
     return x.on(levels, x.grid.refine(tuple(map(float, stride)), shift))

@@ -7,19 +7,6 @@ from scalespaces.functional._pool import avg_pool, blur_pool, global_pool, max_p
 from scalespaces.functional._resample import feature_pyramid, resample, scale_shift
 from scalespaces.functional._trust import trust
 
-__all__ = [
-    "avg_pool",
-    "blur_pool",
-    "downscale",
-    "feature_pyramid",
-    "global_pool",
-    "lift",
-    "max_pool",
-    "resample",
-    "scale_batch_norm",
-    "scale_conv",
-    "scale_dropout",
-    "scale_pool",
-    "scale_shift",
-    "trust",
-]
+__all__ = ["downscale", "feature_pyramid", "lift", "resample", "scale_shift"]
+__all__ += ["avg_pool", "blur_pool", "global_pool", "max_pool", "scale_pool", "trust"]
+__all__ += ["scale_batch_norm", "scale_conv", "scale_dropout"]

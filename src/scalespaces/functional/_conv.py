@@ -151,11 +151,9 @@ def _check_whole(x: ScaleSpace, window: Window) -> None:
     whole = all(size == window.size for size in sizes) and set(window.dilation) == {1}
     if all(n == 1 for size in sizes for n in size) or ((single or whole) and not padded):
         return
-    raise ValueError(
-        "a filter needs neighbors on a grid, which adaptive pooling or interpolation of the image as a whole has "
-        f"left: levels of shapes {x.shapes}; only pointwise layers, flatten, linear layers and filters as large as the "
-        "whole map can follow"
-    )
+    lost = "on a grid, which adaptive pooling or interpolation of the image as a whole has left"
+    ways = "only pointwise layers, flatten, linear layers and filters as large as the whole map can follow"
+    raise ValueError(f"a filter needs neighbors {lost}: levels of shapes {x.shapes}; {ways}")
 
 
 def check_scale_padding(scale_padding: str, num_levels: int, depth: int) -> int:

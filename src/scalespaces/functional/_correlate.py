@@ -32,11 +32,9 @@ def correlate(
     groups: int = 1,
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:
-    r"""Correlate with taps ``spacing`` samples apart: :math:`\sum_y w(y)\, x(z + M (d y - p))`, :math:`M` the spacing.
-
-    An integer spacing is a dilated convolution. Otherwise each tap is distributed linearly among the samples around it,
-    which gives one plain convolution with a larger filter. Padding counts taps, so it grows with the spacing.
-    """
+    r"""Correlate with taps ``spacing`` samples apart: :math:`\sum_y w(y)\, x(z + M (d y - p))`, M the spacing."""
+    # An integer spacing is a dilated convolution. Otherwise each tap is distributed linearly among the samples around
+    # it, which gives one plain convolution with a larger filter. Padding counts taps, so it grows with the spacing.
     conv, stride = CONV[len(window.size)], window.stride
     spread = spread or spread_window(window, spacing)
     if spread is not None:

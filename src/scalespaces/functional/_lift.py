@@ -35,16 +35,13 @@ METHODS = ("cascade", "direct")  # the exact one, and the paper's
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """How one level is made: an earlier level, blurred and read at every ``ratio``-th sample.
-
-    ``taps`` are ``spacing`` samples apart. A fractional ratio has a kernel for every phase, hence no taps of its own.
-    """
+    """How one level is made: an earlier level, blurred and read at every ``ratio``-th sample."""
 
     source: int
     ratio: float
-    spacing: int
+    spacing: int  # of the taps, in samples
     t: float
-    taps: NDArray | None
+    taps: NDArray | None  # a fractional ratio has a kernel for every phase, hence none of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +228,8 @@ def check_images(image: object, dims: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def most_levels(size: tuple[int, ...], base: Base, first_level: int = 0) -> int:
-    """How many levels an image has room for: those whose taps, :math:`c^k` apart, meet two samples along every axis.
-
-    On a pyramid these are neighboring samples. Axes along which the image itself has a single sample are ignored.
-    """
+    """How many levels an image has room for: those whose taps, :math:`c^k` apart, meet two samples along every axis."""
+    # On a pyramid these are neighboring samples. Axes along which the image itself has a single sample are ignored.
     room, levels = min([n for n in size if n > 1], default=1), 1 - first_level
     stretch = base if isinstance(base, float) else float(np.linalg.norm(base, 2))
     while (room := count(room, stretch)) > 1:
@@ -249,12 +244,9 @@ def warn_of_single_samples(image: Tensor, plan: LiftPlan) -> None:
         return
     most = most_levels(size, plan.base, plan.first_level)
     if len(plan.steps) > most:
-        warnings.warn(
-            f"{len(plan.steps)} levels of base {plan.base} are too many for an image of {' x '.join(map(str, size))}: "
-            f"taps of the last ones are so far apart that a single sample is left; use num_levels={most} at most, "
-            "or larger images",
-            stacklevel=3,
-        )
+        rule = f"{len(plan.steps)} levels of base {plan.base} are too many for an image of {' x '.join(map(str, size))}"
+        why = "taps of the last ones are so far apart that a single sample is left"
+        warnings.warn(f"{rule}: {why}; use num_levels={most} at most, or larger images", stacklevel=3)
 
 
 def plain_taps(plan: LiftPlan) -> list[Tensor | None]:

@@ -13,12 +13,10 @@ Vector = Tensor | None
 def batch_moments(
     levels: Sequence[Tensor], *, elements: int = 1, sync: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | int]:
-    """Mean and variance of each channel over batch, levels and space, in float32 or better, and the number of values.
-
-    Every level has the same weight, whatever its number of samples: on a pyramid these are the moments that dense
-    sampling would have. Every ``elements`` consecutive channels, a field, share one mean and variance. With ``sync``
-    they are those of the batches of all processes together.
-    """
+    """Mean and variance of each channel over batch, levels and space, in float32 at least, and the number of values."""
+    # Every level has the same weight, whatever its number of samples: on a pyramid these are the moments that dense
+    # sampling would have. So many consecutive channels, the elements of a field, share one mean and variance; with sync
+    # they are those of the batches of all processes together.
     moments = [torch.var_mean(wide(level), [0, *range(2, level.ndim)], correction=0) for level in levels]
     mean, var = average([(mean, var) for var, mean in moments], elements)
     count = sum(level.numel() // level.shape[1] * elements for level in levels)

@@ -64,6 +64,11 @@ def resample(x: ScaleSpace, size: Ints | None = None) -> ScaleSpace:
     return x.on(levels, x.grid.align(unit, origin))
 
 
+def on_image(x: ScaleSpace, size: Sequence[int] | None) -> ScaleSpace:
+    """All levels at every pixel of an image of that size, by way of the grid of level 0, on which they are combined."""
+    return resample(resample(x), size)
+
+
 def feature_pyramid(x: ScaleSpace) -> dict[str, Tensor]:
     r"""The levels as a feature pyramid: level :math:`k` with step :math:`c^k`, keyed by its number.
 

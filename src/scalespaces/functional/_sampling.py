@@ -33,10 +33,8 @@ def fold(index: Tensor, size: int, mode: PaddingMode) -> Tensor:
 
 
 def take(x: Tensor, axis: int, index: Tensor) -> Tensor:
-    """The samples of that index along an axis.
-
-    As a gather: compiled by torch 2.13 for the CPU, the gradient of ``index_select`` writes past its buffer.
-    """
+    """The samples of that index along an axis."""
+    # As a gather: compiled by torch 2.13 for the CPU, the gradient of index_select writes past its buffer.
     shape = list(x.shape)
     shape[axis] = index.shape[0]
     return x.gather(axis, index.reshape([-1] + [1] * (x.ndim - axis - 1)).expand(shape))
@@ -112,10 +110,7 @@ def sample(x: Tensor, axis: int, ratio: float, offset: float, size: int, spacing
 
 
 def hold(x: Tensor, axis: int, ratio: float, size: int) -> Tensor:
-    """The latest samples at or before ``ratio * i`` for ``-size < i <= 0``, the last sample sitting at 0.
-
-    Before the first sample nothing is known yet, and zeros are read.
-    """
+    """The latest samples at or before ``ratio * i``, ``-size < i <= 0``; the last is at 0, zeros precede the first."""
     n = x.shape[axis]
     whole, parts = _as_fraction(ratio)
     if whole == parts and size == n:

@@ -34,19 +34,9 @@ def _describe(scores: Tensor, features: Tensor) -> Tensor:
         features = F.interpolate(features, scores.shape[2:], mode=_LINEAR[scores.ndim - 2])
     log_p, tiny = scores.log_softmax(1), 1e-12  # keeps the gradients of roots finite
     p = log_p.exp()
-    return torch.stack(
-        [
-            scores.amax(1),
-            scores.logsumexp(1),
-            -(p * log_p).sum(1),
-            p.amax(1),
-            features.square().mean(1).add(tiny).sqrt(),
-            features.mean(1),
-            (features != 0).to(scores.dtype).mean(1),
-            features.var(1, correction=0).add(tiny).sqrt(),
-        ],
-        1,
-    )
+    of_scores = [scores.amax(1), scores.logsumexp(1), -(p * log_p).sum(1), p.amax(1)]
+    size, spread = (x.add(tiny).sqrt() for x in (features.square().mean(1), features.var(1, correction=0)))
+    return torch.stack([*of_scores, size, features.mean(1), (features != 0).to(scores.dtype).mean(1), spread], 1)
 
 
 def trust(scores: ScaleSpace, confidence: ScaleSpace, *, return_scale: bool = False) -> Tensor | tuple[Tensor, Tensor]:

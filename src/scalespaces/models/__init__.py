@@ -11,21 +11,6 @@ from scalespaces.models._network import Card, ScaleNetwork
 from scalespaces.models._paper import DenseNet, ResNet
 from scalespaces.models._registry import create_model, list_models, register_model
 
-__all__ = [
-    "Card",
-    "ConvNet",
-    "ConversionError",
-    "Converted",
-    "DenseNet",
-    "ResNet",
-    "ScaleNetwork",
-    "calibrate",
-    "convert",
-    "create_model",
-    "export",
-    "list_models",
-    "load",
-    "register_model",
-    "save",
-    "summarize",
-]
+__all__ = ["Card", "ConvNet", "Converted", "DenseNet", "ResNet", "ScaleNetwork"]
+__all__ += ["create_model", "list_models", "register_model", "summarize"]
+__all__ += ["ConversionError", "calibrate", "convert", "export", "load", "save"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from scalespaces.functional._pool import SCALE_MODES
 from scalespaces.models._explain import ConversionError, explain, refuse, smallest_side
 from scalespaces.models._gather import gather, grids_of, map_spaces
 from scalespaces.models._interaction import CONVOLUTIONS, Interaction, choose, replace
-from scalespaces.models._network import LiftLike, ScaleNetwork, first_channels, plain
+from scalespaces.models._network import LiftLike, ScaleNetwork, evaluating, first_channels, plain
 from scalespaces.nn import Lift, ScaleBatchNorm, ScalePool
 from scalespaces.nn._base import Layer
 from scalespaces.nn._lift import as_lift
@@ -273,7 +271,7 @@ class Converted(ScaleNetwork):
                 self._grids.clear()
             zeros = x.on([torch.zeros_like(level[:1]) for level in x.levels])
             try:
-                with torch.no_grad(), _evaluating(self.model):
+                with torch.no_grad(), evaluating(self.model):
                     self._grids[key] = grids_of(self._together(zeros, watched))
             except Exception:  # what is not written for scale-spaces may raise any
                 self._grids[key] = []
@@ -302,7 +300,7 @@ class Converted(ScaleNetwork):
             return True
 
         self._combines_inside = False
-        with torch.no_grad(), _evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model):
             try:
                 self.config["smallest_level"] = smallest_side(fits, min(zero.shape[2:]), self.model)
             except ConversionError as refusal:
@@ -314,18 +312,6 @@ class Converted(ScaleNetwork):
         if self.scale_pool.mode == "image":
             parts.append("answers with level 0, the image: calibrate it, or pass scale_pool=...")
         return ", ".join(parts)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and then what was before."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _is_poolable(x: ScaleSpace) -> bool:

@@ -146,13 +146,10 @@ def random_network(
     seed: int = 0,
     **lift_arguments: Any,
 ) -> nn.Sequential:
-    """A lift, then layers of corr[k,3,3] and ReLU with He's random weights: the paper's test of equivariance.
-
-    ``padding_mode`` is that of the lift and of the layers. The global random state is left as it was.
-    """
+    """A lift, then layers of corr[k,3,3] and ReLU with He's random weights: the paper's test of equivariance."""
     modules: list[nn.Module] = [Lift(padding_mode=padding_mode, **lift_arguments)]
     paddings: dict[str, Any] = {"padding_mode": padding_mode, "scale_padding": scale_padding}
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the global random state is left as it was
         torch.manual_seed(seed)
         for layer in range(layers):
             width = channels if layer else in_channels

@@ -67,10 +67,8 @@ def explain(error: Exception, model: nn.Module, together: bool, norms: bool) -> 
 
 
 def smallest_side(fits: Callable[[int], bool], side: int, model: nn.Module) -> int | None:
-    """The least side of square images that a model takes, found by trying; None if it does not take ``side`` either.
-
-    A model that takes some larger sizes and not others has no such side, and is refused.
-    """
+    """The least side of square images that a model takes, found by trying; None if it does not take ``side`` either."""
+    # A model that takes some larger sizes and not others has no such side, and is refused.
     if not fits(side):
         return None
     least = 1 + bisect.bisect_left(range(1, side), True, key=fits)

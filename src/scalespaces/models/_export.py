@@ -295,11 +295,9 @@ def _remainder(self: Any, other: Any) -> Any:
 
 @contextmanager
 def _ending(graph: nn.Module) -> Iterator[None]:
-    """Raise an error where tracing with free sizes would not end.
-
-    A convolution that computes its padding from the size of the image leaves a maximum in the formula of the size. A
-    second one makes torch look for the bounds of nested formulas, for hours.
-    """
+    """Raise an error where tracing with free sizes would not end."""
+    # A convolution that computes its padding from the size of the image leaves a maximum in the formula of the size. A
+    # second one makes torch look for the bounds of nested formulas, for hours.
 
     def check(module: nn.Module, inputs: tuple) -> None:
         tensors = [x for x in inputs[:1] for x in (x.levels if isinstance(x, ScaleSpace) else (x,))]

@@ -56,10 +56,7 @@ def grids_of(nest: object) -> list[Grid | None]:
 
 
 def gather(nests: Sequence[object], x: ScaleSpace, known: Callable[[], Sequence[Grid | None]]) -> Any:
-    """The outputs for the levels of ``x`` as one nest of ScaleSpaces.
-
-    ``known`` gives grids by the number of the leaf; it is asked where sizes alone do not tell (strided maps).
-    """
+    """The outputs for levels of ``x`` as one nest of ScaleSpaces; ``known`` gives grids where sizes do not tell."""
     numbers = count()
 
     def join(leaves: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from scalespaces._torch import has_hooks
 from scalespaces.nn import ScaleConv1d, ScaleConv2d, ScaleConv3d, synchronize
+from scalespaces.nn._conv import as_images
 from scalespaces.theory._arguments import did_you_mean
 
 Interaction = None | str | Sequence[str] | Callable[[str, nn.Module], bool]
@@ -149,8 +150,4 @@ class _Deep(nn.Module):
     """A convolution with a forward of its own and a weight of two levels, which torch's function finds on the space."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        def apply(tensor: Tensor) -> Tensor:  # as ScaleConv2d does
-            flat = tensor.ndim == 5
-            return fn(tensor.flatten(1, 2)).unflatten(1, tensor.shape[1:3]) if flat else fn(tensor)
-
-        return super()._apply(apply, recurse)
+        return super()._apply(as_images(fn), recurse)

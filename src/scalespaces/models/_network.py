@@ -1,7 +1,8 @@
 """The interface of every network with levels, its card, and the base class of networks built by name."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from scalespaces.functional import feature_pyramid, resample
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import WINDOWS
+from scalespaces.functional._resample import on_image
 from scalespaces.nn import Lift, ScalePool, checkpoint
 from scalespaces.nn._lift import as_lift
 from scalespaces.space import ScaleSpace
@@ -285,10 +287,16 @@ def first_channels(model: nn.Module) -> int:
     return next((channels for channels in found if isinstance(channels, int)), 3)
 
 
-def on_image(scores: ScaleSpace, size: Sequence[int]) -> ScaleSpace:
-    """The scores of pixels, brought to every pixel of an image of that size; the scores of images as they are."""
-    # By way of the grid of level 0, on which levels are combined: the mean over levels is then the answer.
-    return resample(resample(scores), size)
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and then what was before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def strongest_level(answer: Tensor, scores: ScaleSpace, size: Sequence[int]) -> Tensor:

@@ -129,11 +129,9 @@ def _refuse_unknown(complaint: str, names: Iterable[str], known: Iterable[str], 
 
 
 def build(place: str, arguments: Mapping[str, object] | None = None) -> nn.Module:
-    """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes.
-
-    The module may be a file in the current directory. Plain arguments may follow the function, as in
-    ``"timm:create_model(model_name='resnet18', num_classes=3)"``.
-    """
+    """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes."""
+    # The module may be a file in the current directory. Plain arguments may follow the function, as in
+    # "timm:create_model(model_name='resnet18', num_classes=3)".
     function, opened, values = place.partition("(")
     try:
         call = ast.parse(f"f({values if opened else ')'}", mode="eval").body

@@ -10,10 +10,7 @@ from scalespaces.theory._arguments import check_real
 
 
 def rescale_batch(images: Tensor, scale: float) -> Tensor:
-    """Resize images ``(B, C, H, W)`` by a factor: bicubic, antialiased, clamped to the range of each image.
-
-    Sides of n pixels get ``round(n * scale)``, at least 1. If neither changes, the images are returned as they are.
-    """
+    """Resize images ``(B, C, H, W)`` by a factor: bicubic, antialiased, clamped to the range of each image."""
     check_scales([scale])
     size = tuple(max(1, round(n * scale)) for n in images.shape[2:])
     if size == images.shape[2:]:

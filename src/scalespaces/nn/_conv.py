@@ -7,12 +7,16 @@ from torch import Tensor
 
 from scalespaces.functional._conv import check_scale_padding, scale_conv
 from scalespaces.nn._base import Device, Dtype, Filters
-from scalespaces.semigroups._semigroup import PerAxis
-from scalespaces.space._numbers import as_plain
+from scalespaces.space._numbers import Ints, as_plain
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.space._window import window_of
 from scalespaces.theory._arguments import check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
+
+
+def as_images(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """For torch a weight of five axes belongs to volumes, which have no ``memory_format=torch.channels_last``."""
+    return lambda t: fn(t.flatten(1, 2)).unflatten(1, t.shape[1:3]) if t.ndim == 5 else fn(t)
 
 
 class ScaleConv(Filters):
@@ -25,10 +29,10 @@ class ScaleConv(Filters):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: PerAxis,
-        stride: PerAxis = 1,
-        padding: PerAxis | str = "same",
-        dilation: PerAxis = 1,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints | str = "same",
+        dilation: Ints = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
@@ -51,7 +55,7 @@ class ScaleConv(Filters):
         shape = self.kernel_size if depth > 1 else size
         self.make_filters((self.out_channels, self.in_channels // self.groups, *shape), bias, device, dtype)
 
-    def _check_size(self, kernel_size: PerAxis) -> tuple[int, ...]:
+    def _check_size(self, kernel_size: Ints) -> tuple[int, ...]:
         size = as_plain(kernel_size)
         size = (1,) + (size,) * self.dims if isinstance(size, int) else size
         if not isinstance(size, tuple) or len(size) != self.dims + 1 or not all(isinstance(n, int) for n in size):
@@ -63,13 +67,7 @@ class ScaleConv(Filters):
         return size
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        def apply(tensor: Tensor) -> Tensor:
-            # For torch a weight of five axes belongs to volumes, which have no memory_format=torch.channels_last.
-            if self.dims == 2 and tensor.ndim == 5:
-                return fn(tensor.flatten(1, 2)).unflatten(1, tensor.shape[1:3])
-            return fn(tensor)
-
-        return super()._apply(apply, recurse)
+        return super()._apply(as_images(fn) if self.dims == 2 else fn, recurse)
 
     def arguments(self) -> dict[str, Any]:
         """How the filters slide, as keywords of the function."""

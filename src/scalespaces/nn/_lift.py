@@ -55,9 +55,8 @@ class Lift(Constants):
         super().__init__()
         base = check_base(base)
         self.dims = check_dims(dims, base)
-        self.plan = plan_lift(
-            num_levels, base, first_level, zero_scale, sampling, method, kernel, padding_mode, truncation
-        )
+        blur = (zero_scale, sampling, method, kernel, padding_mode, truncation)
+        self.plan = plan_lift(num_levels, base, first_level, *blur)
         self.num_levels, self.base, self.first_level = int(num_levels), base, int(first_level)
         self.zero_scale, self.truncation = float(zero_scale), float(truncation)
         self.sampling, self.method, self.kernel = sampling, method, kernel

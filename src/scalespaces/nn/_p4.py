@@ -6,7 +6,7 @@ from scalespaces.nn._base import Constants, Device, Dtype, Layer
 from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn._norm import TensorBatchNorm
 from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, group_pool, order, p4_conv
-from scalespaces.semigroups._semigroup import PerAxis
+from scalespaces.space._numbers import Ints
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode
 
@@ -22,10 +22,10 @@ class P4Conv2d(Constants, ScaleConv):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: PerAxis,
-        stride: PerAxis = 1,
-        padding: PerAxis | str = "same",
-        dilation: PerAxis = 1,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints | str = "same",
+        dilation: Ints = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",

@@ -6,15 +6,14 @@ from scalespaces.functional import avg_pool, blur_pool, global_pool, max_pool, r
 from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
 from scalespaces.nn._base import Layer
 from scalespaces.nn._trust import Trust
-from scalespaces.semigroups._semigroup import PerAxis
 from scalespaces.space import ScaleSpace
-from scalespaces.space._numbers import as_plain
+from scalespaces.space._numbers import Ints, as_plain
 from scalespaces.theory._arguments import check_choice
 
 
 class _WindowPool(Layer):
     def __init__(
-        self, kernel_size: PerAxis = 2, stride: PerAxis | None = None, padding: PerAxis = 0, window: str = "dilated"
+        self, kernel_size: Ints = 2, stride: Ints | None = None, padding: Ints = 0, window: str = "dilated"
     ) -> None:
         super().__init__()
         self.kernel_size, self.padding = as_plain(kernel_size), as_plain(padding)
@@ -41,7 +40,7 @@ class ScaleMaxPool(_WindowPool):
 class ScaleBlurPool(Layer):
     """Binomial blur and stride, in any number of axes; see :func:`scalespaces.functional.blur_pool`."""
 
-    def __init__(self, kernel_size: PerAxis = 3, stride: PerAxis = 2, window: str = "dilated") -> None:
+    def __init__(self, kernel_size: Ints = 3, stride: Ints = 2, window: str = "dilated") -> None:
         super().__init__()
         self.kernel_size, self.stride = as_plain(kernel_size), as_plain(stride)
         self.window = check_choice("window", window, WINDOWS)
@@ -88,7 +87,7 @@ class ScalePool(Layer):
 class Resample(Layer):
     """Bring all levels to one grid, of level 0 or of ``size`` pixels; see :func:`~scalespaces.functional.resample`."""
 
-    def __init__(self, size: PerAxis | None = None) -> None:
+    def __init__(self, size: Ints | None = None) -> None:
         super().__init__()
         self.size = as_plain(size)
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from scalespaces.functional import resample, trust
+from scalespaces.functional import trust
+from scalespaces.functional._resample import on_image
 from scalespaces.functional._trust import SIZE, STATISTICS, level_statistics
 from scalespaces.nn._base import Device, Dtype, Layer
 from scalespaces.nn._norm import ScaleBatchNorm
@@ -67,15 +68,11 @@ class Trust(Layer):
         self, scores: ScaleSpace, features: ScaleSpace, size: Sequence[int] | None = None, return_scale: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Combine; on the grid of level 0, or at ``size`` pixels of the image."""
-        statistics = _on_one_grid(level_statistics(scores, features), size)
+        statistics = on_image(level_statistics(scores, features), size)
         factors = statistics.map(lambda level: self.factor(level[:, SIZE : SIZE + 1]))
-        return trust(_on_one_grid(scores, size) * factors, self.confidence(statistics), return_scale=return_scale)
+        return trust(on_image(scores, size) * factors, self.confidence(statistics), return_scale=return_scale)
 
     def weights(self, scores: ScaleSpace, features: ScaleSpace, size: Sequence[int] | None = None) -> Tensor:
         r"""How far each level is trusted, (B, S) or (B, S, \*spatial): they add up to one over levels."""
-        confidence = self.confidence(_on_one_grid(level_statistics(scores, features), size))
+        confidence = self.confidence(on_image(level_statistics(scores, features), size))
         return torch.cat(confidence.levels, 1).softmax(1)
-
-
-def _on_one_grid(x: ScaleSpace, size: Sequence[int] | None) -> ScaleSpace:
-    return resample(x) if size is None else resample(resample(x), size)

@@ -19,7 +19,7 @@ from scalespaces._torch import constant, register_pytree
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.functional._sampling import take
 from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.theory._graphs import chebyshev_heat, edges_laplacian, mesh_laplacian, spectral_bound
+from scalespaces.theory._graphs import Weights, chebyshev_heat, edges_laplacian, mesh_laplacian, spectral_bound
 
 POOL_MODES = ("mean", "max")
 POOL_AXES = {"both": (2, 3), "levels": 2, "nodes": 3}
@@ -57,11 +57,7 @@ class Graph:
 
     @classmethod
     def from_edges(
-        cls,
-        edges: ArrayLike,
-        weights: ArrayLike | None = None,
-        num_nodes: int | None = None,
-        normalization: str = "none",
+        cls, edges: ArrayLike, weights: Weights = None, num_nodes: int | None = None, normalization: str = "none"
     ) -> Self:
         """An undirected graph; arguments as in :func:`scalespaces.theory.graph_laplacian`.
 
@@ -247,10 +243,8 @@ def graph_pool(x: Tensor, mode: str = "mean", *, graph: Graph | None = None, ove
 @constant
 @lru_cache(maxsize=256)
 def _tails(tau: float, bound: float, eps: float) -> tuple[tuple[float, ...], ...]:
-    """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for each of several times that add up to tau.
-
-    Each time is as long as all before it together: when the long ones begin the signal is smooth, and rounding small.
-    """
+    """The sums of :math:`p_j, p_{j+1}, ...` from j = 1 on, for each of several times that add up to tau."""
+    # Each time is as long as all before it together: when the long ones begin the signal is smooth, and rounding small.
     doublings = max(0, math.ceil(math.log2(max(tau * bound, 1.0) / _FIRST))) if math.isfinite(tau) else 0
     first = tau / 2**doublings
     times = [first] + [first * 2**i for i in range(doublings)]

@@ -23,8 +23,9 @@ from torch import Tensor
 from scalespaces._torch import constant
 from scalespaces.functional._conv import scale_conv
 from scalespaces.functional._sampling import take
-from scalespaces.semigroups._semigroup import PerAxis, Semigroup
+from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.semigroups._translations import Shift, ShiftGrid
+from scalespaces.space._numbers import Ints
 from scalespaces.space._space import ScaleSpace, check_space
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._padding import PaddingMode
@@ -206,7 +207,7 @@ class P4(ShiftGrid, Semigroup[tuple[int, Shift]]):
 
     group: Group = "p4"
 
-    def __init__(self, shape: Sequence[int], first: PerAxis = 0, padding_mode: PaddingMode = "zeros") -> None:
+    def __init__(self, shape: Sequence[int], first: Ints = 0, padding_mode: PaddingMode = "zeros") -> None:
         super().__init__(shape, first, padding_mode)
         if len(set(self.shape)) > 1 or self.dims != 2:
             raise ValueError(f"a quarter turn needs a square grid, got shape {self.shape}")

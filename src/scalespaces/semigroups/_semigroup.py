@@ -9,10 +9,9 @@ from torch import Tensor
 
 from scalespaces._torch import constant
 from scalespaces.functional._sampling import take
-from scalespaces.space._numbers import per_axis
+from scalespaces.space._numbers import Ints, per_axis
 
 Element = TypeVar("Element")
-PerAxis = int | Sequence[int]  # an integer, or one for each axis
 
 
 class Semigroup(ABC, Generic[Element]):
@@ -123,7 +122,7 @@ def semigroup_correlation(
 
 
 def semigroup_lift(
-    f: Tensor, semigroup: Semigroup[Element], *, at: PerAxis | None = 0, elements: Sequence[Element] | None = None
+    f: Tensor, semigroup: Semigroup[Element], *, at: Ints | None = 0, elements: Sequence[Element] | None = None
 ) -> Tensor:
     r"""Lift a signal to a function on the semigroup, the paper's equation "lifting".
 

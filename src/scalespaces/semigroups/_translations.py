@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from scalespaces.functional._sampling import fold, take
-from scalespaces.semigroups._semigroup import PerAxis, Semigroup
-from scalespaces.space._numbers import per_axis
+from scalespaces.semigroups._semigroup import Semigroup
+from scalespaces.space._numbers import Ints, per_axis
 from scalespaces.theory._arguments import check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
 
@@ -18,7 +18,7 @@ Shift = tuple[int, ...]
 class ShiftGrid:
     """The shifts by ``first + i`` for ``i`` in a box, and how they read signals on a grid."""
 
-    def __init__(self, shape: Sequence[int], first: PerAxis = 0, padding_mode: PaddingMode = "zeros") -> None:
+    def __init__(self, shape: Sequence[int], first: Ints = 0, padding_mode: PaddingMode = "zeros") -> None:
         self.shape = tuple(check_integer("shape", n, 1) for n in shape)
         self.dims = len(self.shape)
         self.first = per_axis(first, self.dims, "first")

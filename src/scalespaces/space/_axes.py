@@ -74,11 +74,9 @@ def _merged(axes: tuple[int, ...], old: Shapes, new: Shapes) -> Places:
         n[0] == o[0] and all(size == 1 for size in n[2:]) for o, n in zip(old, new, strict=True)
     ):
         return (None,) * len(axes)
-    raise ValueError(
-        f"spatial axes of shapes {list(map(tuple, old))} are merged or split into {list(map(tuple, new))}, whose "
-        "samples lie on no grid (attention over a flattened map and linear layers need one size); "
-        "pool space first, as adaptive pooling does"
-    )
+    came = f"spatial axes of shapes {list(map(tuple, old))} are merged or split into {list(map(tuple, new))}"
+    rule = "whose samples lie on no grid (attention over a flattened map and linear layers need one size)"
+    raise ValueError(f"{came}, {rule}; pool space first, as adaptive pooling does")
 
 
 def _without(axes: tuple[int, ...], gone: Sequence[int]) -> Places:
@@ -122,10 +120,9 @@ def _getitem(axes: tuple[int, ...], old: Shapes, new: Shapes, args: tuple, kwarg
             target += 1
             continue
         if source in axes and not _keeps(item, [shape[source] for shape in old]):
-            raise ValueError(
-                f"the index {item!r} takes samples of space (axis {source}) one by one, in a way the geometry "
-                "cannot follow; for strides and crops use convolutions, poolings and F.pad"
-            )
+            what = f"the index {item!r} takes samples of space (axis {source}) one by one"
+            way = "for strides and crops use convolutions, poolings and F.pad"
+            raise ValueError(f"{what}, in a way the geometry cannot follow; {way}")
         if source == 0 and isinstance(item, int):
             raise ValueError("x[0] takes one image of the batch, in a way the geometry cannot follow; use x.levels[0]")
         dropped = isinstance(item, int)
@@ -144,10 +141,8 @@ def _keeps(item: Any, sizes: list) -> bool:
     return isinstance(item, int) and all(size == 1 for size in sizes)
 
 
-_REDUCTIONS = (
-    "mean sum nanmean nansum prod amax amin max min argmax argmin var std var_mean std_mean logsumexp any all median "
-    "nanmedian mode count_nonzero aminmax"
-)
+_REDUCTIONS = "mean sum nanmean nansum prod amax amin max min argmax argmin var std var_mean std_mean logsumexp any "
+_REDUCTIONS += "all median nanmedian mode count_nonzero aminmax"
 
 RULES: dict[str, Rule] = {
     "permute": _permute,

@@ -37,12 +37,8 @@ _REFUSED = {
 }
 
 
-def _operator(function: Callable) -> Callable[["Levelwise", Any], Any]:
-    return lambda self, other: apply(function, (self, other), {})
-
-
-def _unary(function: Callable) -> Callable[["Levelwise"], Any]:
-    return lambda self: apply(function, (self,), {})
+def _operator(function: Callable) -> Callable[..., Any]:
+    return lambda self, *others: apply(function, (self, *others), {})
 
 
 class Levelwise:
@@ -62,6 +58,15 @@ class Levelwise:
 
     __class__: ClassVar[Any] = property(_class)
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of every level."""
+        return tuple(tuple(level.shape) for level in self.levels)
+
+    def sizes(self, index: int) -> tuple[int, ...]:
+        """The sizes of ``levels[index]`` along the spatial axes."""
+        return tuple(self.levels[index].shape[a] for a in self.grid.axes)
+
     def on(self, levels: Sequence[Tensor], grid: Grid | None = None) -> Self:
         """Put levels on a grid, by default this one's, without checking that they fit."""
         x = object.__new__(type(self))
@@ -80,9 +85,8 @@ class Levelwise:
     def __getattr__(self, name: str) -> Any:
         found = getattr(Tensor, name, None)
         if name.startswith("_") or name in _ONE_ONLY or found is None:
-            raise AttributeError(
-                f"a ScaleSpace has no attribute {name!r}; x.levels holds its tensors, ScalePool combines them into one"
-            )
+            ways = "x.levels holds its tensors, ScalePool combines them into one"
+            raise AttributeError(f"a ScaleSpace has no attribute {name!r}; {ways}")
         if not callable(found):
             return _join([getattr(level, name) for level in self.levels], [self], name, (self,), {})
         return lambda *args, **kwargs: type(self).__torch_function__(found, (), (self, *args), kwargs)
@@ -91,7 +95,7 @@ class Levelwise:
         return apply(Tensor.__getitem__, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        RULES["__getitem__"](self.grid.axes, _shapes(self), (), (self, index), {})
+        RULES["__getitem__"](self.grid.axes, self.shapes, (), (self, index), {})
         apply(Tensor.__setitem__, (self, index, value), {})
 
     def __matmul__(self, other: Any) -> Any:
@@ -106,7 +110,7 @@ class Levelwise:
     def __bool__(self) -> bool:
         raise TypeError("a ScaleSpace has no truth value; compare its levels")
 
-    __neg__, __abs__, __invert__ = _unary(torch.neg), _unary(torch.abs), _unary(torch.bitwise_not)
+    __neg__, __abs__, __invert__ = map(_operator, (torch.neg, torch.abs, torch.bitwise_not))
     __add__ = __radd__ = _operator(torch.add)
     __mul__ = __rmul__ = _operator(torch.mul)
     __sub__, __rsub__ = _operator(torch.sub), _operator(Tensor.__rsub__)
@@ -153,14 +157,6 @@ def _differ(a: Tensor, b: Tensor) -> bool:
     return a.shape != b.shape
 
 
-def _shapes(x: Levelwise) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(level.shape) for level in x.levels)
-
-
-def _sizes(x: Levelwise, index: int) -> tuple[int, ...]:
-    return tuple(x.levels[index].shape[a] for a in x.grid.axes)
-
-
 def select(value: Any, index: int) -> Any:
     """The argument as level ``index`` sees it."""
     if isinstance(value, Levelwise):
@@ -196,7 +192,7 @@ def level_by_level(func: Callable, args: tuple, kwargs: dict, space: Levelwise) 
         for row in zip(*columns, strict=True):
             results.append(func(*row, **(kwargs if shared else select(kwargs, len(results)))))
     except Exception as error:
-        error.add_note(f"at level {len(results) + space.grid.first_level}, levels of shapes {_shapes(space)}")
+        error.add_note(f"at level {len(results) + space.grid.first_level}, levels of shapes {space.shapes}")
         raise
     return results
 
@@ -204,27 +200,24 @@ def level_by_level(func: Callable, args: tuple, kwargs: dict, space: Levelwise) 
 def _check_same_levels(first: Levelwise, other: Levelwise) -> None:
     a, b = first.grid, other.grid
     if b.num_levels != a.num_levels or b.first_level != a.first_level:
-        raise ValueError(
-            f"operands need the same levels, got {a.num_levels} from level {a.first_level} and "
-            f"{b.num_levels} from level {b.first_level}; drop the extra top levels with x.keep(num_levels)"
-        )
+        these, those = (f"{grid.num_levels} from level {grid.first_level}" for grid in (a, b))
+        way = "drop the extra top levels with x.keep(num_levels)"
+        raise ValueError(f"operands need the same levels, got {these} and {those}; {way}")
     if b.base != a.base:
         raise ValueError(f"operands need the same base, got {a.base} and {b.base}")
     if b.causal != a.causal:
         raise ValueError("one operand is causal, the other is not; lift both with the same kind of lift")
     if not (a.dims and b.dims and first.levels[0].ndim == other.levels[0].ndim):
         return
-    if b.axes != a.axes and not (is_mergeable(_shapes(first), a.axes) or is_mergeable(_shapes(other), b.axes)):
+    if b.axes != a.axes and not (is_mergeable(first.shapes, a.axes) or is_mergeable(other.shapes, b.axes)):
         raise ValueError(f"operands have their spatial axes at different places, {a.axes} and {b.axes}; permute one")
     if not all(
         m == n or 1 in (m, n) or abs(m - n) <= a.leeway(k)
         for k in range(a.num_levels)
-        for m, n in zip(_sizes(first, k), _sizes(other, k), strict=True)
+        for m, n in zip(first.sizes(k), other.sizes(k), strict=True)
     ):
-        raise ValueError(
-            f"operands need levels of the same sizes, got {_shapes(first)} and {_shapes(other)}; give both "
-            "branches the same strides, or bring them together with scalespaces.resample"
-        )
+        ways = "give both branches the same strides, or bring them together with scalespaces.resample"
+        raise ValueError(f"operands need levels of the same sizes, got {first.shapes} and {other.shapes}; {ways}")
 
 
 def _common_sizes(spaces: list[Levelwise]) -> list[tuple[int, ...]] | None:
@@ -234,11 +227,11 @@ def _common_sizes(spaces: list[Levelwise]) -> list[tuple[int, ...]] | None:
     others = [other for other in others if other.grid.axes == first.grid.axes and other.levels[0].ndim == ndim]
     crop, sizes = False, []
     for k in range(len(first.levels)):
-        sizes.append(_sizes(first, k))
+        sizes.append(first.sizes(k))
         if not first.grid.leeway(k):
             continue
         for other in others:
-            pairs = list(zip(sizes[k], _sizes(other, k), strict=True))
+            pairs = list(zip(sizes[k], other.sizes(k), strict=True))
             if any(m != n and 1 not in (m, n) for m, n in pairs):
                 crop = True
             sizes[k] = tuple(max(m, n) if 1 in (m, n) else min(m, n) for m, n in pairs)
@@ -261,14 +254,12 @@ def _crop(value: Any, sizes: list[tuple[int, ...]]) -> Any:
 
 
 def _check_same_grids(x: Levelwise, y: Levelwise) -> None:
-    if is_mergeable(_shapes(x), x.grid.axes) or x.grid.axes != y.grid.axes or x.grid.matches(y.grid, is_strict()):
+    if is_mergeable(x.shapes, x.grid.axes) or x.grid.axes != y.grid.axes or x.grid.matches(y.grid, is_strict()):
         return
     a, b = x.grid, y.grid
-    raise ValueError(
-        f"operands lie on different grids: steps {a.steps} and {b.steps}, origins {a.origins} and {b.origins}, "
-        f"units {a.unit} and {b.unit}; give both branches windows of the same kind, or bring them together "
-        "with scalespaces.resample"
-    )
+    came = f"steps {a.steps} and {b.steps}, origins {a.origins} and {b.origins}, units {a.unit} and {b.unit}"
+    ways = "give both branches windows of the same kind, or bring them together with scalespaces.resample"
+    raise ValueError(f"operands lie on different grids: {came}; {ways}")
 
 
 def _join(results: list, spaces: Sequence[Levelwise], name: str, args: tuple, kwargs: dict) -> Any:
@@ -296,7 +287,7 @@ def _grid_of(levels: list[Tensor], spaces: Sequence[Levelwise], name: str, args:
     rule = RULES.get(name) or (REDUCTIONS.get(name) if len(shapes[0]) < x.levels[0].ndim else None)
     if rule is None:
         return _broadcast_grid(shapes, on_grids) or _reduced_grid(shapes, on_grids, first, name)
-    places = rule(x.grid.axes, _shapes(x), shapes, args, kwargs)
+    places = rule(x.grid.axes, x.shapes, shapes, args, kwargs)
     for other in others:
         _check_same_grids(x, other)
     return x.grid.permute(places)
@@ -310,7 +301,7 @@ def _broadcast_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise]) ->
         axes = tuple(a + ndim - space.levels[0].ndim for a in old)  # operands are aligned at their last axes
         # Space does not take the place of the batch, even if (B, C) of a pooled level happens to be a grid's (H, W).
         sizes = [tuple(shape[a] for a in axes) for shape in shapes] if min(axes) >= min(1, *old) else None
-        if sizes == [_sizes(space, k) for k in range(len(shapes))]:
+        if sizes == [space.sizes(k) for k in range(len(shapes))]:
             same.append(space if axes == old else space.on(space.levels, space.grid.replace(axes=axes)))
     for other in same[1:]:
         _check_same_grids(same[0], other)
@@ -319,8 +310,8 @@ def _broadcast_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise]) ->
 
 def _reduced_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise], first: Levelwise, name: str) -> Grid:
     """What is left of a grid when space was averaged or flattened."""
-    grid, old = first.grid, _shapes(first)
-    if is_mergeable([shape for space in on_grids for shape in _shapes(space)], on_grids[0].grid.axes):
+    grid, old = first.grid, first.shapes
+    if is_mergeable([shape for space in on_grids for shape in space.shapes], on_grids[0].grid.axes):
         return grid.flatten()  # one sample, broadcast over any grid
     if len(shapes[0]) == len(old[0]) and grid.dims:
         gone = [all(shape[a] == 1 for shape in shapes) for a in grid.axes]
@@ -331,8 +322,6 @@ def _reduced_grid(shapes: list[tuple[int, ...]], on_grids: list[Levelwise], firs
             return grid.average(gone)
     if all(shape[:1] == old[0][:1] and all(size == 1 for size in shape[2:]) for shape in shapes):
         return grid.flatten()  # flattened or averaged
-    raise ValueError(
-        f"{name} changes the grids from {[_sizes(first, k) for k in range(len(shapes))]} to "
-        f"{[shape[2:] for shape in shapes]} in a way the geometry cannot follow; use the layers of "
-        "scalespaces.nn, or work on x.levels"
-    )
+    before, after = [first.sizes(k) for k in range(len(shapes))], [shape[2:] for shape in shapes]
+    ways = "in a way the geometry cannot follow; use the layers of scalespaces.nn, or work on x.levels"
+    raise ValueError(f"{name} changes the grids from {before} to {after} {ways}")

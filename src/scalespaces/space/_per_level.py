@@ -47,17 +47,13 @@ class PerLevel:
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        raise TypeError(
-            f"{getattr(func, '__name__', func)} would make or change one tensor, but was given "
-            f"{find(PerLevel, (args, kwargs))[0]}, a number for each level; make it from the scale-space: "
-            "x.new_zeros(...) instead of torch.zeros(...)"
-        )
+        name, came = getattr(func, "__name__", func), f"{find(PerLevel, (args, kwargs))[0]}, a number for each level"
+        way = "make it from the scale-space: x.new_zeros(...) instead of torch.zeros(...)"
+        raise TypeError(f"{name} would make or change one tensor, but was given {came}; {way}")
 
     def __index__(self) -> int:  # int() and float() also come here
-        raise TypeError(
-            f"{self} differs between levels and cannot be used as one integer or float; pass it to functions of the "
-            "scale-space, which give each level its own value"
-        )
+        way = "pass it to functions of the scale-space, which give each level its own value"
+        raise TypeError(f"{self} differs between levels and cannot be used as one integer or float; {way}")
 
     def __bool__(self) -> bool:
         return self._agree([bool(value) for value in self.values], "its truth")
@@ -65,10 +61,9 @@ class PerLevel:
     def _agree(self, answers: list[bool], what: str) -> bool:
         if all(answers) or not any(answers):
             return answers[0]
-        raise ValueError(
-            f"{what} is {answers} for {self}: the program would branch differently at different levels; use sizes "
-            "where the levels agree (multiples of a higher power of the base), fewer levels, or rewrite the branch"
-        )
+        why = "the program would branch differently at different levels"
+        agree = "use sizes where the levels agree (multiples of a higher power of the base)"
+        raise ValueError(f"{what} is {answers} for {self}: {why}; {agree}, fewer levels, or rewrite the branch")
 
     def _with(self, op: Callable, other: Any, *, reflected: bool = False) -> Any:
         if isinstance(other, PerLevel):

@@ -84,11 +84,6 @@ class ScaleSpace(Levelwise):
         return len(self.grid.axes)
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of every level."""
-        return tuple(tuple(level.shape) for level in self.levels)
-
-    @property
     def shape(self) -> Any:
         """The shape of the levels; a size in which they differ has one number per level."""
         return per_level_shape([level.shape for level in self.levels])
@@ -105,10 +100,6 @@ class ScaleSpace(Levelwise):
     def size(self, dim: int | None = None) -> Any:
         """The shape of the levels, or one size of it; see :attr:`shape`."""
         return self.shape if dim is None else collapse([level.shape[dim] for level in self.levels])
-
-    def sizes(self, index: int) -> tuple[int, ...]:
-        """The sizes of ``levels[index]`` along the spatial axes."""
-        return tuple(self.levels[index].shape[a] for a in self.grid.axes)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -210,9 +201,8 @@ def _check_levels(levels: Any) -> tuple[Tensor, ...]:
 def _check_fit(levels: tuple[Tensor, ...], grid: Grid, steps_given: bool) -> Grid:
     """Return the grid if levels differ in size along its axes only, and along these only if their steps are known."""
     if not steps_given and len({tuple(level.shape[a] for a in grid.axes) for level in levels}) > 1:
-        raise ValueError(
-            f"levels of different sizes need their steps, got {_shapes(levels)}; x.map(function) keeps the grids of x"
-        )
+        came = f"{_shapes(levels)}; x.map(function) keeps the grids of x"
+        raise ValueError(f"levels of different sizes need their steps, got {came}")
     others = [a for a in range(levels[0].ndim) if a not in grid.axes]
     if grid.dims and any(level.shape[a] != levels[0].shape[a] for level in levels[1:] for a in others):
         raise ValueError(f"levels must have the same batch size and channels, got shapes {_shapes(levels)}")
@@ -245,10 +235,9 @@ def _collate(samples: Sequence[ScaleSpace], *, collate_fn_map: object = None) ->
     first = samples[0]
     for other in samples[1:]:
         if [shape[1:] for shape in other.shapes] != [shape[1:] for shape in first.shapes] or other.grid != first.grid:
-            raise ValueError(
-                f"samples can be joined along the batch axis if all else is the same, got\n{first}\nand\n{other}\n"
-                "Lift images of one size, with one lift, or pass a collate_fn of your own to the DataLoader"
-            )
+            rule = f"samples can be joined along the batch axis if all else is the same, got\n{first}\nand\n{other}"
+            way = "Lift images of one size, with one lift, or pass a collate_fn of your own to the DataLoader"
+            raise ValueError(f"{rule}\n{way}")
     return first.on([torch.cat(levels) for levels in zip(*(sample.levels for sample in samples), strict=True)])
 
 

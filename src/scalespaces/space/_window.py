@@ -41,10 +41,9 @@ class Window:
             if surplus >= 0 or not isinstance(n, int):
                 continue
             if (n - 1 + surplus * whole if whole else floor(n - 1 + surplus * spacing)) < 0:
-                raise ValueError(
-                    f"level {number} has {tuple(sizes)} samples, too few for a window of {self.size} taps "
-                    f"{spacing:g} samples apart; use fewer levels, more padding, or a larger image"
-                )
+                window = f"a window of {self.size} taps {spacing:g} samples apart"
+                ways = "use fewer levels, more padding, or a larger image"
+                raise ValueError(f"level {number} has {tuple(sizes)} samples, too few for {window}; {ways}")
 
 
 def window_of(

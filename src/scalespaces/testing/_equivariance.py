@@ -211,10 +211,8 @@ def _resize(image: Tensor, factor: float) -> Tensor:
 
 
 def extended(image: Tensor, period: int, rest: int = 1) -> Tensor:
-    """An image, extended by reflection until its sides leave ``rest`` when divided by ``period``.
-
-    For ``base ** (levels - 1)`` reflected borders (circular ones, if the rest is 0) look the same at all levels.
-    """
+    """An image, extended by reflection until its sides leave ``rest`` when divided by ``period``."""
+    # For base ** (levels - 1) reflected borders (circular ones, if the rest is 0) look the same at all levels.
     return pad(image, [(0, (rest - n) % period) for n in image.shape[2:]], "reflect")
 
 

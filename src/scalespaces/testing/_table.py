@@ -169,12 +169,10 @@ class Comparison:
             if math.isinf(size):
                 unit = ": values that are not finite, sizes that differ, or a channel that does not depend on the image"
             channel = int((differences[worst] - bound).div(bound).nan_to_num(-1.0, math.inf).argmax())
-            raise AssertionError(
-                f"not equivariant: level {level} of the image {how} differs from level {above} of the image by "
-                f"{size:.3g}{unit} (channel {channel}, tolerance {tolerance:g}). {advice}"
-                f"{'To rule out rounding, use float64: model.double(), image.double(). ' if double else ''}"
-                f"Relative L2 errors:\n{table}"
-            )
+            what = f"level {level} of the image {how} differs from level {above} of the image by {size:.3g}{unit}"
+            advice += "To rule out rounding, use float64: model.double(), image.double(). " if double else ""
+            found = f"(channel {channel}, tolerance {tolerance:g}). {advice}Relative L2 errors:\n{table}"
+            raise AssertionError(f"not equivariant: {what} {found}")
         if not varies.any():
             why = "ReLUs are dead, the output is constant, or rounding hides the rest behind a large bias"
             remedy = f"use {double}other weights or another image"
@@ -184,8 +182,7 @@ class Comparison:
         typical, rounding = torch.where(varies, spread, spread[varies].median()), noise / ROUNDINGS
         if (rounding > tolerance * typical).any():
             channel = int((rounding / typical).argmax())
-            raise ValueError(
-                f"rounding hides the answer: channel {channel} has values up to {rounding[channel] / precision:.3g} "
-                f"and a spread of {typical[channel]:.3g}, too little for a tolerance of {tolerance:g}; use {double}"
-                "a larger tolerance, a smaller bias or an image with more contrast"
-            )
+            came = f"values up to {rounding[channel] / precision:.3g} and a spread of {typical[channel]:.3g}"
+            ways = f"use {double}a larger tolerance, a smaller bias or an image with more contrast"
+            rule = f"rounding hides the answer: channel {channel} has {came}"
+            raise ValueError(f"{rule}, too little for a tolerance of {tolerance:g}; {ways}")

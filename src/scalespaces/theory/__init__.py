@@ -7,21 +7,6 @@ from scalespaces.theory._kernels import Alpha, Kernel, binomial, discrete_gaussi
 from scalespaces.theory._scale import blur_covariance, blur_variance, level_variances
 from scalespaces.theory._semigroups import ScaleTranslation, act, act_lifted
 
-__all__ = [
-    "Alpha",
-    "Kernel",
-    "ScaleTranslation",
-    "act",
-    "act_lifted",
-    "anisotropic_gaussian",
-    "binomial",
-    "blur_covariance",
-    "blur_variance",
-    "causal_kernel",
-    "cotangent_laplacian",
-    "discrete_gaussian",
-    "gaussian_blur",
-    "graph_laplacian",
-    "level_variances",
-    "sampled_gaussian",
-]
+__all__ = ["Alpha", "Kernel", "binomial", "causal_kernel", "discrete_gaussian", "sampled_gaussian"]
+__all__ += ["anisotropic_gaussian", "blur_covariance", "blur_variance", "gaussian_blur", "level_variances"]
+__all__ += ["ScaleTranslation", "act", "act_lifted", "cotangent_laplacian", "graph_laplacian"]

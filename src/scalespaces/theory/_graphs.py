@@ -17,8 +17,10 @@ from scalespaces.theory._arguments import Array, check_choice, check_integer, ch
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+Weights = ArrayLike | None  # one per edge, or 1 for all
 
-def adjacency(edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None) -> csr_array:
+
+def adjacency(edges: ArrayLike, weights: Weights, num_nodes: int | None) -> csr_array:
     """Return the symmetric matrix of weights W of an undirected graph."""
     from scipy import sparse
 
@@ -39,15 +41,14 @@ def adjacency(edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None
     if not pattern.multiply(pattern.T).nnz:
         matrix = matrix + matrix.T
     elif abs(matrix - matrix.T).max() > 1e-12 * matrix.max():
-        raise ValueError(
-            "edges are undirected: list each once, or all in both directions with equal weights, got some whose "
-            "reverse is missing or has another weight; for a directed graph add up the weights of the two directions"
-        )
+        rule = "edges are undirected: list each once, or all in both directions with equal weights"
+        way = "for a directed graph add up the weights of the two directions"
+        raise ValueError(f"{rule}, got some whose reverse is missing or has another weight; {way}")
     return sparse.csr_array((matrix + matrix.T) / 2 + loops)
 
 
 def graph_laplacian(
-    edges: ArrayLike, weights: ArrayLike | None = None, num_nodes: int | None = None, normalization: str = "none"
+    edges: ArrayLike, weights: Weights = None, num_nodes: int | None = None, normalization: str = "none"
 ) -> csr_array:
     r"""Return the Laplacian of an undirected graph.
 
@@ -73,7 +74,7 @@ def graph_laplacian(
 
 
 def edges_laplacian(
-    edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None, normalization: str
+    edges: ArrayLike, weights: Weights, num_nodes: int | None, normalization: str
 ) -> tuple[csr_array, Array]:
     """Return the Laplacian of a graph and the mass under which it is symmetric."""
     from scipy import sparse
@@ -176,10 +177,8 @@ def _indices(name: str, values: ArrayLike, width: int, num_nodes: int | None) ->
     if found.size == 0:
         return np.zeros((0, width), dtype=np.int64), num_nodes or 0
     if found.ndim != 2 or found.shape[1] != width or not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(
-            f"{name} must be integers of shape (number, {width}), got shape {found.shape} of type {found.dtype}; "
-            "transpose them if the nodes run along the first axis"
-        )
+        came = f"shape {found.shape} of type {found.dtype}; transpose them if the nodes run along the first axis"
+        raise ValueError(f"{name} must be integers of shape (number, {width}), got {came}")
     n = int(found.max()) + 1 if num_nodes is None else num_nodes
     if not 0 <= found.min() <= found.max() < n:
         raise ValueError(f"{name} must name nodes 0 to {n - 1}, got {found.min()} to {found.max()}")

@@ -172,10 +172,9 @@ class Binomial(Kernel):
     def _half_order(t: float) -> int:
         half = 2 * _check_scale(t)
         if abs(half - round(half)) > 1e-9 * max(1.0, half):
-            raise ValueError(
-                f"the binomial kernel needs 4t to be an even integer, got t = {t}; the nearest valid t are "
-                f"{math.floor(half) / 2} and {math.ceil(half) / 2} (zero_scale=1/2 with base 2 works)"
-            )
+            near = f"{math.floor(half) / 2} and {math.ceil(half) / 2} (zero_scale=1/2 with base 2 works)"
+            rule = f"the binomial kernel needs 4t to be an even integer, got t = {t}"
+            raise ValueError(f"{rule}; the nearest valid t are {near}")
         return round(half)
 
 

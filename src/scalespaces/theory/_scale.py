@@ -103,11 +103,10 @@ def blur_covariance(A: ArrayLike, Sigma0: ArrayLike) -> Array:
     eigenvalues, vectors = np.linalg.eigh(T)
     size = max(np.abs(before).max(), np.abs(S).max())
     if eigenvalues[0] < -1e-9 * size:
-        raise ValueError(
-            f"A^-1 Sigma0 A^-T - Sigma0 must be positive semi-definite, got eigenvalues {eigenvalues.tolist()}: "
-            f"A, of singular values {np.linalg.svd(A, compute_uv=False).tolist()}, is upscaling somewhere; use an A "
-            "that shrinks every ellipse of Sigma0: if Sigma0 is a number, singular values of at most 1"
-        )
+        rule = f"A^-1 Sigma0 A^-T - Sigma0 must be positive semi-definite, got eigenvalues {eigenvalues.tolist()}"
+        why = f"A, of singular values {np.linalg.svd(A, compute_uv=False).tolist()}, is upscaling somewhere"
+        way = "use an A that shrinks every ellipse of Sigma0: if Sigma0 is a number, singular values of at most 1"
+        raise ValueError(f"{rule}: {why}; {way}")
     noise = eigenvalues < 1e-12 * size  # zeros up to rounding, of either sign
     if noise.any():
         T = (vectors * np.where(noise, 0.0, eigenvalues)) @ vectors.T

@@ -22,21 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Recipe", "evaluate", "load_recipe", "predict", "train"]
 
-_HOMES = {  # the file of each name, and the extra's module that it needs; imported late, since Lightning takes seconds
-    "Recipe": ("_recipe", "yaml"),
-    "evaluate": ("_evaluate", None),
-    "load_recipe": ("_recipe", "yaml"),
-    "predict": ("_predict", None),
-    "train": ("_run", "lightning.pytorch"),
-}
+# The file of each name, imported late since Lightning takes seconds; and the extra's module that a file needs.
+_HOME = {"Recipe": "_recipe", "evaluate": "_evaluate", "load_recipe": "_recipe", "predict": "_predict", "train": "_run"}
+_NEEDS = {"_recipe": "yaml", "_run": "lightning.pytorch"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    file, needed = _HOMES[name]
-    if needed is not None:
-        require(needed, "train")
+    if (file := _HOME[name]) in _NEEDS:
+        require(_NEEDS[file], "train")
     return getattr(import_module(f"{__name__}.{file}"), name)
 
 

@@ -67,6 +67,8 @@ class DataOptions:
             raise ValueError("data.mean and data.std must be given together or not at all")
         if self.batch_size < 1 or self.workers < 0:
             raise ValueError(f"data.batch_size is at least 1 and data.workers 0, got {self.batch_size}, {self.workers}")
+        if self.num_classes is not None and self.num_classes < 1:
+            raise ValueError(f"data.num_classes is at least 1, got {self.num_classes}")
         if not 0 < self.holdout < 1:
             raise ValueError(f"data.holdout is a share between 0 and 1, got {self.holdout}")
         if self.jitter is not None and not 0 < self.jitter[0] <= self.jitter[1]:
@@ -89,10 +91,8 @@ class DataOptions:
 
 
 def open_split(options: DataOptions, split: str = "train", *, seed: int | None = 0) -> ImageDataset:
-    """A set of a recipe: ``"train"``, ``"valid"`` or ``"test"``, or any IDX set by its name.
-
-    A validation set without files of its own is held out of the training set. Without a ``seed``, none can be.
-    """
+    """A set of a recipe: ``"train"``, ``"valid"`` or ``"test"``, or any IDX set by its name."""
+    # A validation set without files of its own is held out of the training set. Without a seed, none can be.
     root, kind = Path(options.root), options.kind
     if not root.exists():
         raise FileNotFoundError(f"data.root: there is no folder {str(root)!r}")
@@ -141,6 +141,6 @@ def num_classes(options: DataOptions) -> int:
     names, number = class_names(options), options.num_classes
     if names and number not in (None, len(names)):
         raise ValueError(f"data.num_classes is the number of {', '.join(names)}, got {number}")
-    if not names and not number and options.kind != "idx":
+    if not names and number is None and options.kind != "idx":
         raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not define it")
     return number or len(names) or 10  # as MNIST has

@@ -24,12 +24,12 @@ from scalespaces._tables import text_table
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Part
 from scalespaces.models import Card, ScaleNetwork
-from scalespaces.models._network import ImageTooSmallError
+from scalespaces.models._network import ImageTooSmallError, evaluating
 from scalespaces.models._rescale import check_scales
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.train._batches import same_shape, worker_options
 from scalespaces.train._levels import LevelPool
-from scalespaces.train._predict import channels_of, class_scores, describe_answers, device_called, evaluating, to_input
+from scalespaces.train._predict import channels_of, class_scores, describe_answers, device_called, to_input
 from scalespaces.train._scales import MultiScale, at_scale
 
 Baselines = Literal["one-level", "all"]

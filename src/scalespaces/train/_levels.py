@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from scalespaces._extras import require
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.functional import scale_pool
+from scalespaces.functional._resample import on_image
 from scalespaces.models import Card, ScaleNetwork, calibrate, save
 from scalespaces.models._calibrate import FEWEST, SCALES, Calibration
-from scalespaces.models._network import on_image
 from scalespaces.nn import ScalePool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
@@ -49,10 +49,7 @@ def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
 
 
 def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
-    """The cross-entropy, summed over all targets that are not ignored.
-
-    It is that of the network's own answer, of the ``"mean"`` of its levels, or of every level ``"apart"``, averaged.
-    """
+    """The cross-entropy of the answer, of the mean of levels, or of levels apart; the sum over targets not ignored."""
     check_choice("supervise", how, get_args(Supervision))
     if how == "apart":
         levels = level_scores(model, images).levels

@@ -16,7 +16,7 @@ from scalespaces.data import to_unit
 from scalespaces.data._cityscapes import CLASSES
 from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.models import Card, ScaleNetwork, load
-from scalespaces.models._network import first_channels
+from scalespaces.models._network import evaluating, first_channels
 from scalespaces.theory._arguments import check_integer
 from scalespaces.train._batches import same_shape
 from scalespaces.train._levels import LevelPool, answer
@@ -189,11 +189,9 @@ def predict_rows(
 
 
 class _Axis:
-    """Windows along an axis, all of ``window`` pixels: where they start, and which part of each is trusted.
+    """Windows along an axis, all of ``window`` pixels: where they start, and which part of each is trusted."""
 
-    From place i on, ``trusted`` pixels of window i count, a quarter of the overlap away from ends that are not the
-    image's.
-    """
+    # From place i on, so many pixels of window i count, a quarter of the overlap away from ends not the image's.
 
     def __init__(self, length: int, tile: int, overlap: int | None) -> None:
         tile = min(tile, length)
@@ -213,17 +211,6 @@ class _Axis:
         last = -(-room // stride)  # evenly spread, no further apart than the stride
         self.places = [step * (room * i // last) for i in range(last + 1)]
         self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def channels_of(model: nn.Module) -> int:

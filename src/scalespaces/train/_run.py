@@ -25,14 +25,13 @@ from scalespaces._files import prepare, write_json
 from scalespaces.data import to_unit
 from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create_model, load
 from scalespaces.models._calibrate import FEWEST
-from scalespaces.models._network import NamedNetwork
+from scalespaces.models._network import NamedNetwork, evaluating
 from scalespaces.models._registry import build
 from scalespaces.nn import synchronize
 from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
 from scalespaces.train._data import class_names, num_classes, open_split
 from scalespaces.train._levels import answer, combine_by, fit_trust
-from scalespaces.train._predict import evaluating
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._tasks import Task
 

@@ -76,10 +76,8 @@ def _entropy(log_probabilities: Tensor) -> Tensor:
 def draw_scales(
     indices: Tensor | Sequence[int], epoch: int, seed: int = 0, low: float = 0.5, high: float = 2.0
 ) -> Tensor:
-    """A factor between ``low`` and ``high``, log-uniform, for each sample: a function of seed, epoch and index alone.
-
-    The random numbers differ from those of ``keyed_generator`` for the same key. They are float64, on the CPU.
-    """
+    """A factor between ``low`` and ``high``, log-uniform, for each sample: a function of seed, epoch and index only."""
+    # The random numbers differ from those of keyed_generator for the same key. They are float64, on the CPU.
     check_real("low", low, "> 0", lambda s: s > 0)
     check_real("high", high, f">= low, which is {low:g}", lambda s: s >= low)
     keys = [(int(epoch), int(index), 1) for index in (indices.tolist() if isinstance(indices, Tensor) else indices)]

@@ -34,10 +34,8 @@ def interpolates_by_slices(*sizes: object) -> bool:
 
 
 def blurs_by_matrices(x: Tensor) -> bool:
-    """Whether a blur is a product with banded matrices, by :mod:`._banded`; they need known sizes.
-
-    On the meta device operations are merely counted: there the taps count, and not the zeros that make them a matrix.
-    """
+    """Whether a blur is a product with banded matrices, by :mod:`._banded`; they need known sizes."""
+    # On the meta device operations are merely counted: there the taps count, and not the zeros that make them a matrix.
     return not x.is_meta and all(map(is_known, x.shape[2:]))
 
 
@@ -59,11 +57,9 @@ def normalizes_natively(levels: Sequence[Tensor]) -> bool:
 
 
 def runs_channels_last(f: Tensor, groups: int) -> bool:
-    """Whether a convolution stores the channels of this map next to each other, whatever the layout it came in.
-
-    A CPU takes up to six times as long for small maps of many channels in PyTorch's default layout. The choice depends
-    on the map's own size alone, so equal maps at different levels give equal bits. Training is left as it is.
-    """
+    """Whether a convolution stores the channels of this map next to each other, whatever the layout it came in."""
+    # A CPU takes up to six times as long for small maps of many channels in PyTorch's default layout. The choice is by
+    # the map's own size alone, so equal maps at different levels give equal bits. Training is left as it is.
     if torch.is_grad_enabled() or f.device.type != "cpu" or f.ndim != 4 or groups != 1 or f.dtype != torch.float32:
         return False
     batch, channels, height, width = f.shape

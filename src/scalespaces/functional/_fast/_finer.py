@@ -38,10 +38,8 @@ class Finer:
 
 @functools.lru_cache(maxsize=1024)
 def _pieces(plan: Finer) -> tuple[int, int, tuple[tuple[int, int, int, tuple[float, ...]], ...]]:
-    """The first finer sample not past the start, the first past the end, and the runs of whole cells between them.
-
-    Of each run: its first finer sample, its first cell, the number of cells, and the fractions of samples in each.
-    """
+    """The first finer sample not past the start, the first past the end, and the runs of whole cells between them."""
+    # Of each run: its first finer sample, its first cell, the number of cells, and the fractions of samples in each.
 
     def first_from(place: int) -> int:  # the first finer sample there or behind
         return math.ceil(plan.factor * (place - plan.offset - 1e-9))

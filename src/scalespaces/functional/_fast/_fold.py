@@ -137,10 +137,8 @@ def _faces(f: Tensor, weight: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 
 
 def _outside(faces: Tensor, taps: Tensor, folds: Sequence[Fold], axis: int) -> Tensor:
-    """What the samples before the first and behind the last along one axis add to these two.
-
-    Of what lies outside along several axes, each takes what is inside along those before it.
-    """
+    """What the samples before the first and behind the last along one axis add to these two."""
+    # Of what lies outside along several axes, each takes what is inside along those before it.
     for other, fold in enumerate(folds):
         if other != axis:
             more = fold.reach if other > axis else 0
