@@ -17,19 +17,10 @@ from scalespaces.data._pcam import pcam_file
 h5py: Any = pytest.importorskip("h5py")
 
 
-@pytest.mark.parametrize("task", ["", "fetch", "make", "make mnist-scale", "make unseen-scale", "check", "repack"])
-def test_help(task, capsys):
-    arguments = ["data", *task.split()]
-    with pytest.raises(SystemExit) as exit:
-        main([*arguments, "--help"])
-    assert exit.value.code == 0
+def test_fetch_lists_what_there_is(capsys):
+    assert main(["data", "fetch"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"usage: scalespaces {' '.join(arguments)} [-h]")
-    assert "None" not in out
-    if task in ("", "make", "fetch"):
-        assert main(arguments) == 0
-        shown = capsys.readouterr().out
-        assert all(name in shown for name in [*REMOTES, *BY_HAND]) if task == "fetch" else shown == out
+    assert [name for name in [*REMOTES, *BY_HAND] if name not in out] == []
 
 
 def test_check(tmp_path, capsys):

@@ -122,10 +122,8 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
         assert np.abs(overlay - blended).max() <= 1
         entry = legend["images"][(images / name).as_posix()]
         assert (entry["mask"], entry["size"]) == (f"{stem}.png", list(mask.shape[::-1]))
-        assert entry["share"] == pytest.approx(
-            {name: (mask == n).double().mean().item() for n, name in enumerate(("sky", "road", "mill"))}
-        )
-        assert sum(entry["share"].values()) == pytest.approx(1)
+        share = {name: (mask == n).double().mean().item() for n, name in enumerate(made.card.classes)}
+        assert entry["share"] == pytest.approx(share)
 
 
 def test_classes_have_different_colors():
@@ -210,8 +208,5 @@ def test_errors(model, images, tmp_path, capsys):
     for arguments, message in cases:
         assert message in fails(capsys, "predict", *arguments)
     assert not (tmp_path / "out.csv").exists()
-    segmenter(tmp_path / "model.safetensors")
-    options = ("--out", str(tmp_path / "masks"), "--tile", "16", "--overlap", "16")
-    assert "overlap must be less than the side of the windows" in fails(capsys, "predict", file, good, *options)
     classifier(tmp_path / "model.safetensors", channels=4)
     assert "images in files have 1 or 3 channels, but the network takes 4" in fails(capsys, "predict", file, good, *out)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from models.networks import ONNX
 
 from benchmarks import __main__ as benchmarks
 from scalespaces.cli import parse
@@ -95,10 +96,7 @@ def test_what_a_page_cites_exists(page):
     assert problems(page.read_text(), page) == []
 
 
-@pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
-    reason="torch 2.6 cannot translate batch normalization to ONNX",
-)
+@ONNX
 @pytest.mark.parametrize(("epochs", "accuracy"), [(1, 0.3), pytest.param(3, 0.9, marks=pytest.mark.slow)])
 def test_the_code_of_the_readme_runs(epochs, accuracy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -95,19 +95,24 @@ except ImportError as error:
     assert out.strip() == message
 
 
-def test_importing_loads_no_more_than_the_core_needs(tmp_path):
-    script = """
-import sys
-import numpy, scipy.special, torch
-before = set(sys.modules)
-import scalespaces
-print(*sorted(set(sys.modules) - before))
-"""
-    loaded = run(sys.executable, "-W", "error", "-c", script, cwd=tmp_path).split()
-    foreign = {name.split(".")[0] for name in loaded} - {"scalespaces", "numpy", "scipy", "torch"}
+HEAVY = {"lightning", "torchmetrics", "jsonargparse", "yaml", "PIL", "h5py", "matplotlib", "kornia", "rich", "onnx"}
+HEAVY |= {"gradio", "sklearn"}
+
+
+def test_nothing_is_loaded_before_it_is_used(tmp_path):
+    steps = ["import numpy, scipy.special, torch", "import scalespaces", "import scalespaces.train"]
+    steps += ["from scalespaces.train import evaluate, predict", "from scalespaces.cli import main; main([])"]
+    steps += ["from scalespaces.train import Recipe, load_recipe"]
+    script = f"import sys\nfor step in {steps}:\n    exec(step)\n    print('loaded', *sys.modules)"
+    out = run(sys.executable, "-W", "error", "-c", script, cwd=tmp_path)
+    before, core, package, functions, commands, recipes = map(str.split, re.findall("^loaded (.*)$", out, re.MULTILINE))
+    foreign = {name.split(".")[0] for name in {*core} - {*before}} - {"scalespaces", "numpy", "scipy", "torch"}
     assert foreign - sys.stdlib_module_names == set()  # not matplotlib, PIL, hypothesis, pytest, sympy...
     heavy = ("torch._dynamo", "torch._inductor", "scipy.signal", "scipy.stats", "scipy.ndimage", "scipy.optimize")
-    assert [name for name in loaded if name.startswith(heavy)] == []
+    assert [name for name in {*core} - {*before} if name.startswith((*heavy, "scalespaces.train"))] == []
+    assert HEAVY.isdisjoint([*package, *functions, *commands])
+    assert "scalespaces.cli._demo" not in commands
+    assert {"lightning", "torchmetrics"}.isdisjoint(recipes)
 
 
 def test_the_oldest_versions_are_the_lower_bounds():

@@ -68,13 +68,10 @@ def test_poolings_of_a_network_are_a_reason(arguments, saved, window, sampling):
     assert found.table.levels == (0, 1, 2)  # its own levels, not those of the fields
 
 
-def test_a_loaded_network_sees_grey_and_normalized_images(arguments, saved):
-    path = saved("s_cnn", Card(mean=[0.4], std=[0.2]))
-    loaded = load_network(path)
-    seen = loaded.see(IMAGE)
-    torch.testing.assert_close(
-        seen[0, 0], ((IMAGE[0] * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0) - 0.4) / 0.2
-    )
+def test_a_loaded_network_is_copied_and_sees_what_it_takes(arguments, saved):
+    loaded = load_network(saved("s_cnn", Card(mean=[0.4], std=[0.2])))
+    gray = (IMAGE[0] * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0)
+    torch.testing.assert_close(loaded.see(IMAGE)[0, 0], (gray - 0.4) / 0.2)
     assert equivariance(IMAGE, arguments(), LOADED, 65, loaded).sentence.startswith("Exact")
     assert next(loaded.model.parameters()).dtype == torch.float32  # it was a copy that was measured
 

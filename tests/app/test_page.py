@@ -15,24 +15,17 @@ from scalespaces.cli import _app as app
 from scalespaces.theory._kernels import KERNELS
 
 
-class Toasts(SimpleNamespace):
-    """The part of gradio that a handler needs."""
-
-    def __init__(self):
-        super().__init__(said=[])
-
-    def Warning(self, message):
-        self.said.append(message)
-
-
-def guarded(error: Exception) -> tuple[dict, list[str]]:
-    """What a handler that raises returns, and the passing messages."""
+def guarded(error: Exception | None = None) -> tuple[dict, list[str]]:
+    """What a handler returns, which may raise, and the passing messages."""
+    said: list[str] = []
 
     def handler(value):
-        raise error
+        if error is not None:
+            raise error
+        return {"out": value}
 
-    toasts = Toasts()
-    return page._guarded(toasts, "status")(handler)(1), toasts.said
+    gradio = SimpleNamespace(Warning=said.append)  # the part of it that a handler needs
+    return page._guarded(gradio, "status")(handler)(1), said
 
 
 @pytest.mark.parametrize("kind", [ValueError, OSError, ImportError])
@@ -51,9 +44,7 @@ def test_an_unexpected_error_is_logged_and_a_line_and_success_clears_it(caplog):
     assert "Traceback" not in found["status"]
     assert caplog.records[0].levelno == logging.ERROR
     assert caplog.records[0].exc_info is not None
-    toasts = Toasts()
-    assert page._guarded(toasts, "status")(lambda x: {"out": x})(3) == {"status": "", "out": 3}
-    assert toasts.said == []
+    assert guarded() == ({"status": "", "out": 1}, [])
 
 
 @pytest.mark.extra("gradio")
@@ -100,10 +91,8 @@ def test_a_port_that_is_no_number_or_taken_and_the_next_free_one(capsys, monkeyp
 def test_what_is_missing_ends_the_command_at_once(capsys, tmp_path, monkeypatch):
     (tmp_path / "a.png").write_text("words")
     assert "'a.png' is not an image" in fails(capsys, "app", "--no-browser", "--image", str(tmp_path / "a.png"))
-    assert "a.png' is not a safetensors file" in fails(
-        capsys, "app", "--no-browser", "--model", str(tmp_path / "a.png")
-    )
-    assert "does not exist" in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / "none"))
+    for name, message in (("a.png", "a.png' is not a safetensors file"), ("none", "does not exist")):
+        assert message in fails(capsys, "app", "--no-browser", "--model", str(tmp_path / name))
     assert "cannot serve at 203.0.113.1" in fails(capsys, "app", "--no-browser", "--host", "203.0.113.1")
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert "pip install 'scalespaces[app]'" in fails(capsys, "app", "--no-browser")

@@ -1,6 +1,5 @@
 """PCam's HDF5 files: read at random by any number of processes, and refused when they are not what they should be."""
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ def test_patches_and_labels_are_the_files(options, tmp_path):
     assert (image.dtype, label.dtype, image.shape) == (torch.uint8, torch.int64, (3, 96, 96))
     assert same(dataset, np.random.default_rng(1).permutation(NUMBER).tolist())
     assert torch.equal(image, dataset[NUMBER - 1][0])
+    assert same(pickle.loads(pickle.dumps(dataset)))
     with pytest.raises(IndexError):
         dataset[NUMBER]
 
@@ -58,27 +58,11 @@ def test_patches_compressed_together_are_read_and_warned_of(tmp_path):
 def test_workers_open_the_file_for_themselves(context, tmp_path):
     dataset = PCam(write(tmp_path, **GZIP))
     dataset[0]  # the parent has the file open
-    parents = dataset._handle
     loader = DataLoader(dataset, batch_size=5, num_workers=2, multiprocessing_context=context)
     images, labels = zip(*loader, strict=True)
     assert np.array_equal(torch.cat(images).permute(0, 2, 3, 1), PATCHES)
     assert torch.equal(torch.cat(labels), torch.from_numpy(LABELS.reshape(-1)).long())
-    assert dataset._handle is parents
     assert same(dataset)  # the parent's file is still open
-
-
-def test_another_process_has_another_handle_and_none_is_pickled(tmp_path, monkeypatch):
-    dataset = PCam(write(tmp_path))
-    dataset[0]
-    first = dataset._handle
-    assert first is not None
-    copied = pickle.loads(pickle.dumps(dataset))
-    assert copied._handle is None
-    assert same(copied)
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert same(dataset)
-    assert dataset._handle != first
-    assert not first[1]  # closed
 
 
 @pytest.mark.parametrize(

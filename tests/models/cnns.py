@@ -26,9 +26,7 @@ class Basic(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(m, m, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(m)
-        self.downsample = None
-        if stride != 1 or n != m:
-            self.downsample = nn.Sequential(nn.Conv2d(n, m, 1, stride, bias=False), nn.BatchNorm2d(m))
+        self.downsample = conv_bn(n, m, 1, stride, act=None) if stride != 1 or n != m else None
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x
@@ -44,9 +42,8 @@ class Bottleneck(nn.Module):
     def __init__(self, n: int, m: int, stride: int = 1) -> None:
         super().__init__()
         self.body = nn.Sequential(conv_bn(n, m, 1), conv_bn(m, m, 3, stride), conv_bn(m, 2 * m, 1, act=None))
-        self.shortcut = nn.Sequential(
-            nn.AvgPool2d(2, stride, ceil_mode=True, count_include_pad=False), conv_bn(n, 2 * m, 1)
-        )
+        pool = nn.AvgPool2d(2, stride, ceil_mode=True, count_include_pad=False)
+        self.shortcut = nn.Sequential(pool, conv_bn(n, 2 * m, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.body(x) + self.shortcut(x), inplace=True)
@@ -81,17 +78,12 @@ class SqueezeExcite(nn.Module):
 
 
 def stochastic_depth(x: Tensor, p: float, training: bool) -> Tensor:
+    """As torchvision draws it, and as timm does."""
     if not training:
         return x
     noise = torch.empty([x.shape[0]] + [1] * (x.ndim - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - p)
-    return x * noise.div_(1 - p)
-
-
-def drop_path(x: Tensor, p: float, training: bool) -> Tensor:
-    if not training:
-        return x
     keep = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(1 - p)
-    return x * keep.div_(1 - p)
+    return x * noise.div_(1 - p) * keep.div_(1 - p)
 
 
 class MobileBlock(nn.Module):
@@ -107,7 +99,7 @@ class MobileBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.block(x)
-        return x + stochastic_depth(drop_path(y, 0.2, self.training), 0.2, self.training) if self.use_res_connect else y
+        return x + stochastic_depth(y, 0.2, self.training) if self.use_res_connect else y
 
 
 class MobileNet(nn.Module):
@@ -207,16 +199,26 @@ class UNet(nn.Module):
         return self.out(self.conv1(self.raise_to(self.up1, x, first)))
 
 
-class Same2d(nn.Conv2d):
-    """Padding as TensorFlow has it, and standardized weights."""
+class DynamicSame(nn.Conv2d):
+    """Padding as TensorFlow has it."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def pad(self, input: Tensor) -> Tensor:
         amounts = []
-        for n, k, s in zip(input.size()[-2:], self.kernel_size, self.stride, strict=True):
+        for n, k, s in zip(input.shape[-2:], self.weight.shape[-2:], self.stride, strict=True):
             total = max((math.ceil(n / s) - 1) * s + k - n, 0)
             amounts = [total // 2, total - total // 2, *amounts]
-        w = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        return F.conv2d(F.pad(input, amounts), w, self.bias, self.stride)
+        return F.pad(input, amounts)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv2d(self.pad(input), self.weight, self.bias, self.stride)
+
+
+class Same2d(DynamicSame):
+    """Standardized weights, too."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return F.conv2d(self.pad(input), weight, self.bias, self.stride)
 
 
 class Zoo(nn.Module):
@@ -279,17 +281,6 @@ class Renamed(nn.Conv2d):
     """A plain convolution under another name."""
 
 
-class DynamicSame(nn.Conv2d):
-    """Padding as TensorFlow has it."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        amounts = []
-        for n, k, s in zip(input.shape[-2:], self.weight.shape[-2:], self.stride, strict=True):
-            total = max((math.ceil(n / s) - 1) * s + k - n, 0)
-            amounts = [total // 2, total - total // 2, *amounts]
-        return F.conv2d(F.pad(input, amounts), self.weight, self.bias, self.stride)
-
-
 def same(conv: type[nn.Conv2d] = DynamicSame) -> nn.Module:
     """Channel attention between convolutions of a subclass."""
     layers = [conv(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), Attention(), conv(8, 8, 5, stride=2)]
@@ -297,9 +288,7 @@ def same(conv: type[nn.Conv2d] = DynamicSame) -> nn.Module:
 
 
 def volumes(dims: int) -> nn.Module:
-    conv, norm, pool = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 3: (nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d)}[
-        dims
-    ]
+    conv, norm, pool = (getattr(nn, f"{name}{dims}d") for name in ("Conv", "BatchNorm", "MaxPool"))
     up = nn.Upsample(scale_factor=2, mode={1: "linear", 3: "trilinear"}[dims])
     layers = [conv(3, 4, 3, padding=1), norm(4), nn.ReLU(), pool(2), conv(4, 4, 3, padding=1), up, conv(4, 2, 3)]
     return nn.Sequential(*layers)

@@ -18,10 +18,9 @@ PARAMETERS |= {"s_resnet": 1_895_427, "s_resnet_no_interaction": 1_552_131}
 RESNETS = {"s_resnet": (2, 4, 16), "s_resnet_no_interaction": (1, 4, 16)}  # [k, S, N] of the supplement
 RESNETS |= {"resnet": (1, 1, 16), "resnet_matched_parameters": (1, 1, 18)}
 PRESETS = pytest.mark.parametrize("preset", ["recommended", "paper"])
-DYNAMIC = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="before 2.13, torch exports pooling for even or for odd sizes only",
-)
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+DYNAMIC = pytest.mark.skipif(TORCH < (2, 13), reason="before 2.13, torch exports pooling for even or odd sizes only")
+ONNX = pytest.mark.skipif(TORCH < (2, 7), reason="torch 2.6 cannot translate batch normalization to ONNX")
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {  # of stacked levels
     "image": lambda levels: levels[0],
     "mean": lambda levels: levels.mean(0),

@@ -9,7 +9,6 @@ from torch.testing import assert_close
 
 import scalespaces
 from scalespaces import models
-from scalespaces.models._network import ImageTooSmallError
 
 SIDE, PERIOD = 48, 4
 
@@ -72,52 +71,43 @@ def test_levels_answer_for_sizes_that_the_model_does_not_know(labeled, tmp_path)
 
 
 def test_the_same_seed_gives_the_same_network_and_the_random_state_is_left():
-    images, _ = stripes(24)
+    images = [image[:, : 48 - n % 2, :] for n, image in enumerate(stripes(24)[0])]  # of two sizes
     networks = [converted(), converted()]
     state = torch.get_rng_state()
     for network in networks:
-        scalespaces.calibrate(network, list(images), scales=[1, 2], batch=7)
+        assert scalespaces.calibrate(network, images, scales=[1, 2], batch=7).images == 24
     assert torch.equal(torch.get_rng_state(), state)
     first, second = (network.state_dict() for network in networks)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_images_of_several_sizes_and_levels_that_are_not_there():
-    """Sizes may differ from image to image."""
-    images = [image[:, : 48 - n % 2, :] for n, image in enumerate(stripes(24)[0])]
-    found = scalespaces.calibrate(converted(), images, scales=[1])
-    assert found.images == 24
+def segmenter() -> Any:
+    return models.create_model("s_resnet", lift={"num_levels": 2}, width=3, num_classes=2, init="he").eval()
 
 
 def test_pixels_have_weights_of_their_own():
-    network = models.create_model("s_resnet", lift={"num_levels": 2}, width=3, num_classes=2, init="he").eval()
-    images = torch.rand(20, 3, 32, 32)
-    masks = torch.zeros(20, 32, 32, dtype=torch.long)
-    masks[:, :16] = 1
-    masks[:, :, :4] = 255  # of no class
+    network = segmenter()
+    images = torch.rand(20, 3, 16, 16)
+    masks = torch.zeros(20, 16, 16, dtype=torch.long)
+    masks[:, :8] = 1
+    masks[:, :, :2] = 255  # of no class
     found = scalespaces.calibrate(network, images, masks, scales=[1, 2])
     assert 0 < found.rows[0][2] <= 1
     weights = network.weights(images[:2])
-    assert weights.shape == (2, 2, 32, 32)
-    assert_close(weights.sum(1), torch.ones(2, 32, 32))
+    assert weights.shape == (2, 2, 16, 16)
+    assert_close(weights.sum(1), torch.ones(2, 16, 16))
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("network", "images", "arguments", "message"),
     [
-        (lambda n, x: scalespaces.calibrate(Stripes(), x), ValueError, "levels of a network, got a Stripes"),  # type: ignore[arg-type]
-        (lambda n, x: scalespaces.calibrate(n, x[:5]), ValueError, "needs 20 images at least, .+ got 5"),
-        (lambda n, x: scalespaces.calibrate(n, x, [1, 2]), ValueError, "got 2 for 20"),
-        (lambda n, x: scalespaces.calibrate(n, x, scales=[0]), ValueError, "scale must be"),
-        (
-            lambda n, x: scalespaces.calibrate(
-                models.create_model("s_resnet").eval(), torch.rand(20, 3, 64, 64), scales=[0.5]
-            ),
-            ImageTooSmallError,
-            "at scale 0.5, which scales= may leave out",
-        ),
+        (Stripes(), stripes(20)[0], {}, "levels of a network, got a Stripes"),
+        (converted(), stripes(5)[0], {}, "needs 20 images at least, .+ got 5"),
+        (converted(), stripes(20)[0], {"labels": [1, 2]}, "got 2 for 20"),
+        (converted(), stripes(20)[0], {"scales": [0]}, "scale must be"),
+        (segmenter(), torch.rand(20, 3, 16, 16), {"scales": [0.5]}, "at scale 0.5, which scales= may leave out"),
     ],
 )
-def test_errors(call, error, message):
-    with pytest.raises(error, match=message):
-        call(converted(), stripes(20)[0])
+def test_errors(network, images, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        scalespaces.calibrate(network, images, **arguments)

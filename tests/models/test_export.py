@@ -3,12 +3,14 @@
 import copy
 import json
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from models.cnns import Basic, ResNet, same
-from models.networks import DYNAMIC, NAMES
+from models.networks import DYNAMIC, NAMES, ONNX
 from torch import nn
 from torch.testing import assert_close
 
@@ -73,7 +75,7 @@ class Segmenter(nn.Module):
 
 @DYNAMIC
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+@FORMATS
 def test_free_sizes(suffix, tmp_path):
     path = tmp_path / "new" / f"model{suffix}"
     model = tiny()
@@ -122,10 +124,7 @@ def test_other_networks_are_fixed_and_say_so(lift, reason, tmp_path):
     assert_agrees(path, model, 1, 3, 20, 24)
 
 
-@pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
-    reason="torch 2.6 cannot translate batch normalization to ONNX with the onnxscript of today",
-)
+@ONNX
 @pytest.mark.slow
 def test_an_onnx_file_of_fixed_sizes(tmp_path):
     path, model = tmp_path / "model.onnx", tiny(num_classes=2).double()
@@ -139,8 +138,7 @@ def test_an_onnx_file_of_fixed_sizes(tmp_path):
     proto = onnx.load(path)
     onnx.checker.check_model(proto, full_check=True)
     assert [(opset.domain, opset.version) for opset in proto.opset_import if not opset.domain] == [("", 18)]
-    assert [value.name for value in proto.graph.input] == ["image"]
-    assert [value.name for value in proto.graph.output] == ["output"]
+    assert [value.name for value in (*proto.graph.input, *proto.graph.output)] == ["image", "output"]
     (entry,) = proto.metadata_props
     assert entry.key == "scalespaces"
     assert json.loads(entry.value) == {"card": CARD.to_json(), "normalizes": False, "smallest": None}
@@ -195,34 +193,25 @@ def test_errors(tmp_path):
         export(tiny(), tmp_path / "folder.pt2")
 
 
+def converted(network: Callable[[], nn.Module], interaction: str | None) -> Any:
+    return scalespaces.convert(network(), {"num_levels": 3}, interaction=interaction, scale_pool="mean")
+
+
+FREE: list[Any] = [partial(create_model, name, lift={"base": 2.0}) for name in NAMES]
+FREE += [partial(converted, network, which) for network in (classifier, Segmenter) for which in (None, "all")]
+
+
 @pytest.mark.slow
 @DYNAMIC
 @FORMATS
-@pytest.mark.parametrize("name", NAMES)
-def test_every_network_with_free_sizes(name, suffix, tmp_path):
-    path, model = tmp_path / f"model{suffix}", create_model(name, lift={"base": 2.0}).eval()
+@pytest.mark.parametrize("make", FREE, ids=lambda make: "-".join(map(str, make.args)))
+def test_every_network_with_free_sizes(make, suffix, tmp_path):
+    path, model = tmp_path / f"model{suffix}", make().eval()
     exported = export(model, path)
-    assert exported.dynamic
-    assert exported.notes == ()
+    assert (exported.dynamic, exported.notes) == (True, ())
     smallest = exported.smallest or 0
-    for batch, height, width in [(1, smallest, smallest + 1), (2, smallest + 19, smallest + 4)]:
+    for batch, height, width in [(1, smallest, smallest + 1), (3, smallest + 19, smallest + 4)]:
         assert_agrees(path, model, batch, model.in_channels, height, width)
-
-
-@pytest.mark.slow
-@DYNAMIC
-@FORMATS
-@pytest.mark.parametrize("interaction", [None, "all"])
-@pytest.mark.parametrize("network", [classifier, Segmenter])
-def test_converted_models_with_free_sizes(network, interaction, suffix, tmp_path):
-    path = tmp_path / f"model{suffix}"
-    model = scalespaces.convert(network(), {"num_levels": 3}, interaction=interaction, scale_pool="mean").eval()
-    exported = export(model, path)
-    assert exported.notes == ()
-    assert exported.dynamic
-    smallest = exported.smallest or 0
-    for batch, height, width in [(1, smallest + 1, smallest), (3, smallest + 16, smallest + 7)]:
-        assert_agrees(path, model, batch, 3, height, width)
 
 
 @pytest.mark.parametrize("interaction", [None, "all"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -88,11 +89,13 @@ def test_scores_are_each_levels_own_answer_computed_from_features(name):
 
 @pytest.mark.parametrize(
     ("lift", "pool"),
-    [({}, "mean"), ({"sampling": "dense"}, "mean"), ({"base": 1.5, "first_level": -1}, "mean"), ({}, "probabilities")],
+    [*(({}, pool) for pool in POOLS), ({"sampling": "dense"}, "mean"), ({"base": 1.5, "first_level": -1}, "mean")],
 )
 @EVERY
 @torch.no_grad()
 def test_the_answer_is_pooled_from_the_scores_of_levels(name, lift, pool):
+    if pool in ("max", "logsumexp") and name.endswith(("densenet", "resnet")):
+        return  # they pool features, which is the same for means only
     case = build(name, {"num_levels": 3, **lift}, scale_pool=pool)
     answer, scores = case.network.answer_and_scores(case.image)
     assert_close(answer, case.network(case.image))
@@ -152,9 +155,7 @@ def test_what_an_image_needs(name):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        *[(name, {}) for name in ("s_cnn", "s_densenet", "s_resnet")],
-        *[(name, {"preset": "paper"}) for name in ("s_cnn", "s_densenet", "s_resnet")],
-        *[(name, {"lift": {"sampling": "dense"}}) for name in ("s_cnn", "s_densenet", "s_resnet")],
+        *product(("s_cnn", "s_densenet", "s_resnet"), ({}, {"preset": "paper"}, {"lift": {"sampling": "dense"}})),
         *[(name, {"scale_padding": "valid"}) for name in ("s_densenet", "s_resnet")],
         ("s_cnn", {"lift": {"base": 1.5, "method": "direct"}}),
         ("s_cnn", {"lift": {"sampling": 1.5}}),
@@ -178,14 +179,10 @@ def test_the_smallest_side_is_the_smallest(name, arguments):
         model.body(model.lift(image))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "converted strided" else pytest.mark.slow)
-        for name in NETWORKS
-        if "signals" not in name  # images are exported
-    ],
-)
+SLOW = [name for name in NETWORKS if name not in ("converted strided", "converted signals")]  # images are exported
+
+
+@pytest.mark.parametrize("name", ["converted strided", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 @torch.no_grad()
 def test_exports_have_the_levels(name, tmp_path):
     case, path = build(name, scale_pool="probabilities"), tmp_path / "network.pt2"

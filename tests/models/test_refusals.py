@@ -27,11 +27,7 @@ BETWEEN: list[tuple[Callable[[Any], Any], str, str]] = [  # what levels do not a
     (lambda x: 2 * x if x.size(-1) % 16 else x, BRANCH, "rewrite the branch"),
     (lambda x: x + torch.zeros(*x.shape[:2], x.shape[2], x.shape[3]), "PerLevel", "x.new_zeros"),
     (lambda x: x + torch.zeros(1, 4, 32, 32), "at level 1", "fewer levels"),
-    (
-        lambda x: sum(x.mean((2, 3)) for _ in range(x.shape[3])),
-        "be used as one integer",
-        "functions of the scale-space",
-    ),
+    (lambda x: sum(x.mean((2, 3)) for _ in range(x.shape[3])), "as one integer", "functions of the scale-space"),
 ]
 ONE_SIZE = [NEVER[3][0], NEVER[5][0], BETWEEN[3][0]]
 SPACE = (lambda x: F.linear(x, torch.ones(5, x.size(0) * 16)), "for channels, but space is at", "permute the channels")

@@ -88,10 +88,7 @@ SIZES = [(torch.zeros(3, 4, 6), torch.tensor(0)), (torch.zeros(3, 4, 4), torch.t
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: KeyedBatches(dataset(64), 8, processes=32),
-            r"among 32 processes and 1 .* got 8; use a multiple of 32",
-        ),
+        (lambda: KeyedBatches(dataset(64), 8, processes=32), r"32 processes and 1 .* got 8; use a multiple of 32"),
         (lambda: KeyedBatches(dataset(64), 8, accumulate=3), r"among 1 processes and 3 .* got 8; use a multiple of 3"),
         (lambda: KeyedBatches(dataset(7), 8), r"8 samples, but the training set has 7; use a smaller data\.batch_size"),
         (lambda: evaluation_loader(dataset(3), 2, processes=4), r"4 processes need .* got 3; use fewer processes"),

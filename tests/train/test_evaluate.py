@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from command import fails
-from pictures import save_picture, write_cityscapes
+from pictures import save_picture
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces.cli import main
-from scalespaces.data import ArrayImages, Cityscapes, ImageDataset, digits, to_unit
+from scalespaces.data import ArrayImages, ImageDataset, digits, to_unit
 from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, convert, create_model, load, save
 from scalespaces.models._rescale import rescale_batch
@@ -22,6 +22,8 @@ from scalespaces.plotting import plot_over_scales
 from scalespaces.train._evaluate import Evaluation, Row, evaluate, num_levels, set_scale
 from scalespaces.train._levels import answer
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
+from tests.train.test_metrics import flat
+from tests.train.test_recipes import foreign
 
 SMALL: dict[str, Any] = {"channels": (6, 9), "kernel_size": 3, "grid": 1, "hidden": 11}
 CARD = Card(mean=[0.3], std=[0.4])
@@ -83,12 +85,6 @@ def loop(ask: Any, data: Any, scale: float, metrics: Any) -> dict[str, Any]:
             probabilities = F.interpolate(probabilities, target.shape, **options)
         metrics.update(probabilities.log(), target[None])
     return metrics.compute()
-
-
-def flat(found: Any) -> list[Any]:
-    if isinstance(found, dict):
-        return [item for value in found.values() for item in flat(value)]
-    return [found]
 
 
 def test_every_number_is_the_loops(digit_set):
@@ -240,12 +236,7 @@ NO_IMAGES = ArrayImages(torch.zeros(0, 4, 4, dtype=torch.uint8), torch.zeros(0).
         (NAMED, None, {"classes": list("abcdefghij")}, "has the classes digit 0, .* but the data a, b"),
         ({"a": network(), "b": network(num_classes=3)}, None, {}, "'b' answers with 3 classes, but the data have 10"),
         (nn.Conv2d(1, 10, 1), None, {}, "answers for every pixel, but the data have classes for images as a whole"),
-        (
-            create_model("cnn", num_classes=3, in_channels=3),
-            Shapes(),
-            {},
-            "as a whole, but the data .* for every pixel",
-        ),
+        (create_model("cnn", num_classes=3, in_channels=3), Shapes(), {}, "whole, but the data .* for every pixel"),
         (network(), Shapes(), {"scales": [0.5]}, "'model' takes images of 1 channels, but those of 'data' have 3"),
         (network(), NO_IMAGES, {}, "there are no images in the set 'data'"),
         ({}, None, {}, "at least one network and one set"),
@@ -344,41 +335,29 @@ def test_mistakes_are_one_line(arguments, message, folder, capsys):
     assert message in fails(capsys, *words(folder, *arguments))
 
 
-def test_segmentation(tmp_path, capsys):
-    write_cityscapes(tmp_path / "data", {"train": 1, "val": 2, "test": 1}, size=(32, 48))
-    path = tmp_path / "model.safetensors"
-    save(create_model("resnet", width=3), path)
-    arguments = ["--kind", "cityscapes", "--root", str(tmp_path / "data"), "--splits", "valid", "--scales", "0.5", "1"]
-    assert main(["evaluate", str(path), *arguments, "--tta", "1", "2", "--json", str(tmp_path / "out.json")]) == 0
-    assert "average_precision  " in capsys.readouterr().out
-    results = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)["results"]
-    assert [(row["method"], row["scale"]) for row in results] == [(m, s) for m in ("plain", "tta") for s in (0.5, 1)]
-    expected = evaluate(load(path), Cityscapes(tmp_path / "data", "val"), scales=[0.5, 1]).rows
-    assert [flat(row["metrics"]) for row in results[:2]] == [flat(row.metrics) for row in expected]
-
-
 def test_own_images_and_masks(tmp_path, capsys):
     for n, (image, mask) in enumerate(Shapes().samples):
         save_picture(tmp_path / "test" / "images" / f"{n}.png", image.permute(1, 2, 0))
         save_picture(tmp_path / "test" / "masks" / f"{n}.png", mask.byte())
-    save(create_model("resnet", width=3, num_classes=3), tmp_path / "model.safetensors")
-    arguments = ["--kind", "masks", "--root", str(tmp_path), "--metric", "mean_iou"]
-    assert main(["evaluate", str(tmp_path / "model.safetensors"), *arguments]) == 0
+    path, out = tmp_path / "model.safetensors", tmp_path / "out.json"
+    save(create_model("resnet", width=3, num_classes=3), path)
+    said = "--kind masks --metric mean_iou --scales 0.5 1 --tta 1 2"
+    assert main(["evaluate", str(path), "--root", str(tmp_path), *said.split(), "--json", str(out)]) == 0
     assert capsys.readouterr().out.startswith("mean_iou  ")
-
-
-def foreign() -> nn.Module:
-    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), pool, nn.Linear(4, 10))
+    results = json.loads(out.read_text(), parse_constant=pytest.fail)["results"]
+    assert [(row["method"], row["scale"]) for row in results] == [(m, s) for m in ("plain", "tta") for s in (0.5, 1)]
+    expected = evaluate(load(path), Shapes(), scales=[0.5, 1]).rows
+    assert [flat(row["metrics"]) for row in results[:2]] == [flat(row.metrics) for row in expected]
 
 
 def test_converted_networks_and_names_that_come_from_folders(folder, tmp_path, capsys):
     save(network(), tmp_path / "x" / "network.safetensors")
-    save(convert(foreign(), {"num_levels": 2}), tmp_path / "y" / "network.safetensors")
+    save(convert(foreign(in_channels=1), {"num_levels": 2}), tmp_path / "y" / "network.safetensors")
     files = [str(tmp_path / name / "network.safetensors") for name in ("x", "y")]
     arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
     assert "load(path, model=...)" in fails(capsys, "evaluate", *files, *arguments)
-    assert main(["evaluate", *files, *arguments, "--model", f"{__name__}:foreign", "--pool", "probabilities"]) == 0
+    arguments += ["--model", "tests.train.test_recipes:foreign(in_channels=1)", "--pool", "probabilities"]
+    assert main(["evaluate", *files, *arguments]) == 0
     out = capsys.readouterr().out
     assert "\nx         " in out
     assert "\ny         " in out

@@ -1,6 +1,5 @@
 """What notebooks use: five names that load what they need when they are used, and one function that predicts."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,6 @@ from scalespaces.train._predict import predict_mask
 from scalespaces.train._recipe import load_recipe
 
 NAMES = ["Recipe", "evaluate", "load_recipe", "predict", "train"]
-HEAVY = {"lightning", "torchmetrics", "jsonargparse", "yaml", "PIL", "h5py", "matplotlib"}
-
-
-def test_names_are_loaded_when_they_are_used():
-    steps = ["import scalespaces", "import scalespaces.train", "from scalespaces.train import evaluate, predict"]
-    steps += ["from scalespaces.train import Recipe, load_recipe"]
-    code = f"import sys\nfor step in {steps}:\n    exec(step)\n    print(*sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    bare, package, functions, recipes = (set(line.split()) for line in out.splitlines())
-    assert "scalespaces.train" not in bare
-    assert HEAVY.isdisjoint(package | functions)
-    assert {"lightning", "torchmetrics"}.isdisjoint(recipes)
 
 
 def test_there_are_five_names():

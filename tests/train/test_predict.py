@@ -1,5 +1,6 @@
 """Predictions are those of the network on each image alone, whole, whatever the batches and windows."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,19 @@ import scalespaces
 from scalespaces.data._pixels import read_pixels
 from scalespaces.models import Card
 from scalespaces.train import _predict as predict
-from scalespaces.train._predict import (
-    channels_of,
-    describe_answers,
-    predict_classes,
-    predict_mask,
-    predict_rows,
-    read_channels,
-    to_input,
-)
+from scalespaces.train._predict import describe_answers, predict_classes, predict_mask, predict_rows, read_channels
 
 image_module = pytest.importorskip("PIL.Image")
 
 
 class Whole(nn.Module):
-    """Answers for images as a whole, and remembers the shapes of its batches."""
+    """Answers for images as a whole."""
 
-    def __init__(self, channels: int = 3, classes: int = 4) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, classes, 3, padding=1)
-        self.shapes: list[tuple[int, ...]] = []
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        self.shapes.append(tuple(images.shape))
         return 20 * self.conv(images).relu().mean((2, 3))
 
 
@@ -97,12 +88,10 @@ def blend_by_loops(model: nn.Module, image: Tensor, tile: int, overlap: int) -> 
             answers = model(seen[None])[0].softmax(0)
             for i in range(top, top + y.trusted):
                 for j in range(left, left + x.trusted):
-                    near = [
-                        1 - abs(p - a - (n - 1) / 2) / ((n + 1) / 2)
-                        for p, a, n in ((i, top, y.trusted), (j, left, x.trusted))
-                    ]
-                    total[:, i, j] += near[0] * near[1] * answers[:, i - first, j - second]
-                    weights[i, j] += near[0] * near[1]
+                    sides = ((i - top, y.trusted), (j - left, x.trusted))
+                    weight = math.prod(1 - abs(p - (n - 1) / 2) / ((n + 1) / 2) for p, n in sides)
+                    total[:, i, j] += weight * answers[:, i - first, j - second]
+                    weights[i, j] += weight
     return total / weights
 
 
@@ -158,10 +147,11 @@ def test_wrong_windows(options, message):
 
 def test_few_large_images_are_seen_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "WHOLE", 250)
-    model: Any = Whole().eval()
+    model, batches = Whole().eval(), []
+    model.register_forward_pre_hook(lambda _, inputs: batches.append(len(inputs[0])))
     files = [save_picture(tmp_path / f"{i}.png", noise(10, 10, i)) for i in range(7)]
     assert len(list(predict_classes(model, files))) == 7
-    assert [shape[0] for shape in model.shapes] == [3, 3, 1]
+    assert batches == [3, 3, 1]
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "bmp"])
@@ -190,16 +180,16 @@ def test_sixteen_bits_are_read_whole(tmp_path):
 
 
 def test_images_are_brought_to_the_networks_channels_and_precision():
-    assert channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(1, 2, 3)), {"num_levels": 2})) == 1
+    assert predict.channels_of(scalespaces.convert(nn.Sequential(nn.Conv2d(1, 2, 3)), {"num_levels": 2})) == 1
     model: Any = nn.Identity()
-    assert channels_of(model) == 3
+    assert predict.channels_of(model) == 3
     model.card = Card(mean=[0.5], std=[0.5])
-    assert channels_of(model) == 1
+    assert predict.channels_of(model) == 1
     model = nn.Conv2d(1, 2, 1).double()
     model.card = Card(mean=[0.5], std=[0.25])
-    assert_close(to_input(model, torch.ones(1, 2, 2)), torch.full((1, 2, 2), 2.0).double())
+    assert_close(predict.to_input(model, torch.ones(1, 2, 2)), torch.full((1, 2, 2), 2.0).double())
     half = nn.Conv2d(3, 2, 1).to(torch.bfloat16).eval()
-    assert predict_mask(half, to_input(half, torch.rand(3, 4, 4))).dtype == torch.float32
+    assert predict_mask(half, predict.to_input(half, torch.rand(3, 4, 4))).dtype == torch.float32
 
 
 def test_answers_are_described():

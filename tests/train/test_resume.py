@@ -1,5 +1,6 @@
 """A resumed run ends with the same weights, bit for bit, as one that was never interrupted."""
 
+import itertools
 import random
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,6 +48,18 @@ class Crash(Exception):
     pass
 
 
+def crash_at(monkeypatch: pytest.MonkeyPatch, home: Any, name: str, number: int) -> None:
+    """Let this call of a function, counted from 1, raise."""
+    calls, original = itertools.count(1), getattr(home, name)
+
+    def crash(*args: Any) -> Any:
+        if next(calls) == number:
+            raise Crash
+        return original(*args)
+
+    monkeypatch.setattr(home, name, crash)
+
+
 @pytest.fixture(scope="module")
 def whole(root, tmp_path_factory) -> Callable[[int], Path]:
     """The folder of a run that was never interrupted, made once for each number of accumulated batches."""
@@ -64,19 +78,9 @@ CRASHES += [("training_step", 7, 2), ("training_step", 13, 2), ("validation_step
 
 @pytest.mark.parametrize(("hook", "number", "accumulate"), CRASHES)
 def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate, hook, number):
-    calls, original = 0, getattr(Task, hook)
-
-    def crash(self, *args):
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            raise Crash
-        return original(self, *args)
-
-    monkeypatch.setattr(Task, hook, crash)
+    crash_at(monkeypatch, Task, hook, number)
     with pytest.raises(Crash):
         run(root, tmp_path, f"--trainer.accumulate={accumulate}")
-    monkeypatch.undo()
     run(root, tmp_path, f"--trainer.accumulate={accumulate}", resume=True)
     assert_same(tmp_path, whole(accumulate))
 

@@ -4,9 +4,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
+from pictures import noise, save_picture
 
 from scalespaces import models
 from scalespaces.train._recipe import load_recipe
@@ -17,12 +16,8 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "finetune_converted.yaml"
 
 
 def test_recipe_runs(tmp_path):
-    pillow = pytest.importorskip("PIL.Image")
-    generator = np.random.default_rng(0)
     for n in range(24):
-        file = tmp_path / "photos" / f"class_{n % 3}" / f"{n}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pillow.fromarray(generator.integers(0, 256, (80, 70 + n, 3), np.uint8)).save(file)
+        save_picture(tmp_path / "photos" / f"class_{n % 3}" / f"{n}.png", noise(80, 70 + n, n))
     said = ["--data.root", str(tmp_path / "photos"), "--data.batch_size=4", "--data.size=[64, 64]", "--data.workers=0"]
     said += ["--trainer.max_steps=2", "--model.arguments.pretrained=false", "--model.arguments.num_classes=3"]
     result = train(load_recipe(RECIPE, said), tmp_path / "out")
