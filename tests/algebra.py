@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace
+from scalespaces.theory import ScaleTranslation
 
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
 CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
@@ -26,6 +27,11 @@ def rand(*shape: int) -> Tensor:
 
 def rotation(angle: float) -> np.ndarray:
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
+def printed_law(s: ScaleTranslation, t: ScaleTranslation) -> ScaleTranslation:
+    """(AB, Ay + z), which the paper prints."""
+    return ScaleTranslation(s.A @ t.A, s.A @ t.z + s.z)
 
 
 @st.composite

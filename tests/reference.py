@@ -96,17 +96,19 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
     return outputs
 
 
+GEOMETRY: dict[str, Any] = {
+    "base": 2.0,
+    "steps": (0.5, 1.0, 2.0),
+    "origins": ((0.25, 0.5), (0.5, 1.0), (1.0, 2.0)),
+    "unit": (2.0, 3.0),
+    "first_level": -1,
+}
+
+
 def space(*, dtype: torch.dtype = torch.float32, **changes: Any) -> ScaleSpace:
     """Levels from -1 on, on grids where nothing is left at its default, with positive values."""
     sizes = ((9, 7), (5, 4), (3, 2))
-    fields: dict[str, Any] = {
-        "base": 2.0,
-        "steps": (0.5, 1.0, 2.0),
-        "origins": ((0.25, 0.5), (0.5, 1.0), (1.0, 2.0)),
-        "unit": (2.0, 3.0),
-        "first_level": -1,
-    }
-    return ScaleSpace(tuple(torch.rand(2, 4, *size, dtype=dtype) + 0.5 for size in sizes), **fields | changes)
+    return ScaleSpace(tuple(torch.rand(2, 4, *size, dtype=dtype) + 0.5 for size in sizes), **GEOMETRY | changes)
 
 
 def geometry(x: ScaleSpace) -> tuple:

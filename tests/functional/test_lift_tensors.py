@@ -1,6 +1,7 @@
 """What the lift does with tensors of all kinds: precision, layout, transforms, gradients, graphs, refusals."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -197,8 +198,10 @@ class TestErrors:
         ],
     )
     def test_what_to_do_instead(self, settings, message):
-        with pytest.raises(ValueError, match=message):
-            lift(torch.zeros(1, 1, 8, 8), **settings)
+        """The layer says so before it sees an image."""
+        for call in (Lift, partial(lift, torch.zeros(1, 1, 8, 8))):
+            with pytest.raises(ValueError, match=message):
+                call(**settings)
 
     @pytest.mark.parametrize(("name", "right", "wrong"), [("num_levels", 4, 4.0), ("sampling", 1, True)])
     def test_a_refusal_does_not_depend_on_what_was_lifted_before(self, name, right, wrong):

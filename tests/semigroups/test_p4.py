@@ -205,18 +205,8 @@ class TestGroupPool:
         assert_close(levels.levels[1], sg.group_pool(space.levels[1], mode, group=group), **SAME)
 
 
-def naive_lifting(f, psi, n, size):
-    """[psi * f](h, z) = sum_x psi(x) f(R_h x + z) on a circular grid."""
-    out = np.zeros((psi.shape[0], size, n, n))
-    for h, z0, z1 in itertools.product(range(size), range(n), range(n)):
-        for o, i, x, y in np.ndindex(*psi.shape):
-            a, b = COORDINATES[h](x, y)
-            out[o, h, z0, z1] += psi[o, i, x, y] * f[i, (a + z0) % n, (b + z1) % n]
-    return out
-
-
-def naive_group(f, psi, n, size):
-    """[psi * f](h, z) = sum_{g,y} psi(g, y) f(hg, R_h y + z)."""
+def correlate_on_a_torus(f, psi, n, size):
+    """[psi * f](h, z) = sum_{g,y} psi(g, y) f(hg, R_h y + z); of an image, f is the same for every element."""
     out = np.zeros((psi.shape[0], size, n, n))
     for h, z0, z1 in itertools.product(range(size), range(n), range(n)):
         for o, i, g, y0, y1 in np.ndindex(*psi.shape):
@@ -231,12 +221,12 @@ def test_square_symmetries_give_the_group_correlation(group, size):
     symmetries = group((n, n), padding_mode="circular")
     f, psi = rand(1, 2, n, n), rand(3, 2, 2, 3)
     out = sg.semigroup_correlation(f, psi, symmetries)
-    lifted = naive_lifting(f[0].numpy(), psi.numpy(), n, size)
+    lifted = correlate_on_a_torus(f[0].numpy()[:, None].repeat(size, 1), psi.numpy()[:, :, None], n, size)
     np.testing.assert_allclose(out[0].reshape(lifted.shape), lifted, atol=1e-12)
     psi = rand(2, 3, size, 2, 2)
     support = [(g, (y, x)) for g in range(size) for y in range(2) for x in range(2)]
     out = sg.semigroup_correlation(out, psi.flatten(2), sg.Lifted(symmetries, support))
-    expected = naive_group(lifted, psi.numpy(), n, size)
+    expected = correlate_on_a_torus(lifted, psi.numpy(), n, size)
     np.testing.assert_allclose(out[0].reshape(expected.shape), expected, atol=1e-12)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algebra import rotation
+from algebra import printed_law, rotation
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -15,11 +15,6 @@ from reference import refusals
 
 from scalespaces.theory import ScaleTranslation, act, act_lifted, blur_covariance, gaussian_blur
 from scalespaces.theory._padding import NUMPY_PADDING
-
-
-def printed_law(s: ScaleTranslation, t: ScaleTranslation) -> ScaleTranslation:
-    """(AB, Ay + z), which the paper prints."""
-    return ScaleTranslation(s.A @ t.A, s.A @ t.z + s.z)
 
 
 def elements() -> st.SearchStrategy[ScaleTranslation]:
