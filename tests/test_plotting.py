@@ -10,8 +10,7 @@ import pytest
 import torch
 from reference import refusals
 
-import scalespaces
-from scalespaces import ScaleSpace, lift, plotting
+from scalespaces import ScaleSpace, lift
 from scalespaces._files import replacing
 from scalespaces.nn import Lift, ScaleConv2d
 from scalespaces.plotting import plot_correlation, plot_equivariance, plot_over_scales, plot_scale_space
@@ -214,7 +213,7 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'scalespaces\[plot\]'"):
-        plotting.plot_scale_space(scalespaces.lift(torch.rand(1, 1, 8, 8), num_levels=2))
+        plot_scale_space(IMAGE)
 
 
 def colorfulness(sheet) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import QUINCUNX, assert_levels, image, paper_lift
+from reference import QUINCUNX, assert_levels, image, paper_lift, refusals
 
 from scalespaces import lift
 from scalespaces.nn import Lift
@@ -209,15 +209,13 @@ class TestErrors:
         with pytest.raises(ValueError, match=name):
             lift(torch.zeros(1, 1, 8, 8), **{name: wrong})
 
-    @pytest.mark.parametrize(
-        ("f", "message"),
-        [
-            (torch.zeros(1, 1, 8, 8, dtype=torch.int64), r"floating-point numbers, got torch\.int64; .*image\.float"),
-            (torch.zeros(1, 1, 8, 0), "at least one sample along every axis"),
-            (torch.zeros(1, 1, 2, 2, 2, 2), r"expected images .*, got shape"),
-            (np.zeros((1, 1, 8)), "got ndarray"),
-        ],
-    )
-    def test_images(self, f, message):
-        with pytest.raises(ValueError, match=message):
-            lift(f)
+
+ARRAY: Any = np.zeros((1, 1, 8))
+INTEGERS = torch.zeros(1, 1, 8, 8, dtype=torch.int64)
+
+test_refused_images = refusals(
+    (lambda: lift(INTEGERS), r"floating-point numbers, got torch\.int64; .*image\.float"),
+    (lambda: lift(torch.zeros(1, 1, 8, 0)), "at least one sample along every axis"),
+    (lambda: lift(torch.zeros(1, 1, 2, 2, 2, 2)), r"expected images .*, got shape"),
+    (lambda: lift(ARRAY), "got ndarray"),
+)

@@ -104,17 +104,12 @@ def symmetry_error(model: nn.Sequential, image: Tensor, group: Group) -> float:
     return worst
 
 
+SIZES = [("pyramid", False, (33, 33), "zeros"), ("pyramid", False, (33, 49), "reflect")]
+SIZES += [("pyramid", True, (33, 65), "zeros"), ("dense", False, (24, 31), "zeros"), ("dense", True, (33, 33), "zeros")]
+
+
 class TestWithScale:
-    @pytest.mark.parametrize(
-        ("sampling", "pool", "size", "padding_mode"),
-        [
-            ("pyramid", False, (33, 33), "zeros"),
-            ("pyramid", False, (33, 49), "reflect"),
-            ("pyramid", True, (33, 65), "zeros"),
-            ("dense", False, (24, 31), "zeros"),
-            ("dense", True, (33, 33), "zeros"),
-        ],
-    )
+    @pytest.mark.parametrize(("sampling", "pool", "size", "padding_mode"), SIZES)
     @pytest.mark.parametrize("group", GROUPS)
     def test_equivariant_to_scale_and_to_the_square(self, group, sampling, pool, size, padding_mode):
         model = scale_network(group, sampling, pool, padding_mode)

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from scalespaces import ScaleSpace, lift
 from scalespaces import semigroups as sg
 from scalespaces.functional import scale_conv
-from scalespaces.semigroups._p4 import Group, expand_filters, matrices, order, products, transform_image
+from scalespaces.semigroups._p4 import Group, expand_filters, order, products, transform_image
 
 GROUPS: list[Group] = ["p4", "p4m"]
 FIELDS, HIGH, WIDE = st.integers(1, 2), st.integers(3, 4), st.integers(3, 5)
@@ -69,15 +69,6 @@ def act_naively(x: Tensor, n: int, element: int) -> np.ndarray:
 
 
 class TestGroup:
-    @pytest.mark.parametrize("group", GROUPS)
-    def test_tables(self, group):
-        n, table = order(group), products(group)
-        assert n == len(matrices(group)) == len(table)
-        assert all(table[a][b] == compose(a, b) for a, b in itertools.product(range(n), repeat=2))
-        for matrix, coordinates in zip(matrices(group), COORDINATES[:n], strict=True):
-            assert tuple(matrix @ (3, 5)) == coordinates(3, 5)
-        assert table[0] == tuple(range(n))
-
     @pytest.mark.parametrize("element", range(8))
     @pytest.mark.parametrize("size", [(3, 3), (4, 4), (2, 5)])
     def test_action_on_images_and_fields(self, element, size):

@@ -140,14 +140,10 @@ class TestArrays:
         assert np.abs(twice[shape] - once[shape]).max() < 1.1 * measured * np.abs(f).max()
 
     @pytest.mark.parametrize(
-        "element",
-        [
-            ScaleTranslation(0.5, [1, 2]),
-            ScaleTranslation(np.diag([1.0, 0.5]), [0.5, 3]),
-            ScaleTranslation(rotation(0.3) @ np.diag([0.9, 0.6]), [20, -5]),
-        ],
+        ("A", "z"), [(0.5, [1, 2]), (np.diag([1, 0.5]), [0.5, 3]), (rotation(0.3) @ np.diag([0.9, 0.6]), [20, -5])]
     )
-    def test_array_action_samples_the_continuous_one(self, element):
+    def test_array_action_samples_the_continuous_one(self, A, z):
+        element = ScaleTranslation(A, z)
         expected = sample(*(b.act(element, 0.25) for b in SMOOTH), size=40)
         out = act(sample(*SMOOTH), element, 0.25, shape=(40, 40), padding_mode="zeros")
         assert_allclose(out, expected, atol=0.01 * np.abs(expected).max())
