@@ -9,7 +9,7 @@ import pytest
 import torch
 from reference import QUINCUNX, assert_levels, image, paper_lift, refusals
 
-from scalespaces import lift
+from scalespaces import downscale, lift
 from scalespaces.nn import Lift
 
 
@@ -211,11 +211,13 @@ class TestErrors:
 
 
 ARRAY: Any = np.zeros((1, 1, 8))
+STEPS: list[Any] = [-1, 1.0, "1"]
 INTEGERS = torch.zeros(1, 1, 8, 8, dtype=torch.int64)
 
-test_refused_images = refusals(
+test_refusals = refusals(
     (lambda: lift(INTEGERS), r"floating-point numbers, got torch\.int64; .*image\.float"),
     (lambda: lift(torch.zeros(1, 1, 8, 0)), "at least one sample along every axis"),
     (lambda: lift(torch.zeros(1, 1, 2, 2, 2, 2)), r"expected images .*, got shape"),
     (lambda: lift(ARRAY), "got ndarray"),
+    *[(lambda n=n: downscale(torch.zeros(1, 1, 8, 8), n), "n must be an integer >= 0") for n in STEPS],
 )

@@ -183,11 +183,9 @@ def naive_conv(x, weight, graph, bias, scale_padding):
     for k in range(num_levels - depth + 1 if scale_padding == "valid" else num_levels):
         level = bias[:, None].expand(len(x), -1, x.shape[3]).clone()
         for el in range(depth):
-            source = k + el
+            source = min(k + el, num_levels - 1) if scale_padding == "replicate" else k + el
             if source >= num_levels:
-                if scale_padding == "zeros":
-                    continue
-                source = num_levels - 1
+                continue
             for o, i in itertools.product(range(weight.shape[0]), range(weight.shape[1])):
                 f = x[:, i, source]
                 level[:, o] += weight[o, i, el, 0] * f + weight[o, i, el, 1] * f @ mean.T

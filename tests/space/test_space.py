@@ -56,6 +56,8 @@ class TestGeometry:
 
 
 LEVEL = torch.ones(1, 1, 2)
+APART = [lift(torch.rand(1, 1, 8, 8), 2), ScaleSpace((LEVEL,) * 2, steps=(1, 2))]
+APART += [ScaleSpace((LEVEL,) * 2, origins=((0,), (1,)))]
 ARRAY, STACK = cast("Any", np.ones((1, 1, 2))), cast("Any", torch.ones(2, 3, 4, 4))
 
 test_refusals = refusals(
@@ -68,6 +70,8 @@ test_refusals = refusals(
     (lambda: ScaleSpace((LEVEL, LEVEL[..., :1])), r"different sizes need their steps.*x\.map\(function\)"),
     (lambda: ScaleSpace((ARRAY,)), "levels must be tensors"),
     (lambda: ScaleSpace(STACK), r"tuple of tensors.*ScaleSpace\.unstack"),  # not a sequence of levels
+    *[(lambda x=x: x.stack(), r"only levels on one grid can be stacked.*scalespaces\.resample") for x in APART],
+    (lambda: ScaleSpace.unstack(torch.ones(2, 3)), r"\(B, C, S, \*spatial\)"),
     error=(TypeError, ValueError),
 )
 
@@ -79,18 +83,6 @@ class TestConversions:
         x = ScaleSpace.unstack(t, base=3.0, first_level=first_level)
         assert (x.num_levels, x.dims, x.base, x.first_level) == (num_levels, dims, 3.0, first_level)
         assert_close(x.stack(), t)
-
-    def test_only_one_grid_can_be_stacked(self):
-        t = torch.ones(1, 1, 4)
-        for x in (
-            lift(torch.rand(1, 1, 8, 8), num_levels=2, sampling="pyramid"),
-            ScaleSpace((t, t), steps=(1, 2)),
-            ScaleSpace((t, t), origins=((0,), (1,))),
-        ):
-            with pytest.raises(ValueError, match=r"only levels on one grid can be stacked.*scalespaces\.resample"):
-                x.stack()
-        with pytest.raises(ValueError, match=r"\(B, C, S, \*spatial\)"):
-            ScaleSpace.unstack(torch.ones(2, 3))
 
     def test_to(self):
         x = space()
