@@ -139,7 +139,7 @@ def test_groups_are_separate_layers(sampling):
     assert_levels(scale_conv(x, weight, groups=2), joined, rtol=1e-4, atol=1e-5)
 
 
-GRIDS = [("dense", 2.0, "zeros"), ("pyramid", 2**0.5, "zeros"), (2, 2.0, "reflect")]
+GRIDS: list[Any] = [("dense", 2.0, "zeros"), ("pyramid", 2**0.5, "zeros"), (2, 2.0, "reflect")]
 GRIDS += itertools.product(["dense"], [1.5, QUINCUNX], MODES)
 
 

@@ -65,7 +65,7 @@ test_refusals = refusals(
     (lambda: ScaleSpace((LEVEL,), steps=(1, 2)), "needs a step and an origin"),
     (lambda: ScaleSpace((LEVEL,), origins=((0,), (0,))), "needs a step and an origin"),
     (lambda: ScaleSpace((LEVEL,), base=1.0), "base"),
-    (lambda: ScaleSpace((LEVEL,), base=[[1.0, 0.0], [0.0, 1.0]]), "expand"),
+    (lambda: ScaleSpace((LEVEL,), base=((1.0, 0.0), (0.0, 1.0))), "expand"),
     (lambda: ScaleSpace((LEVEL, torch.ones(1, 1, 2, 2))), "the same number of axes"),
     (lambda: ScaleSpace((LEVEL, LEVEL[..., :1])), r"different sizes need their steps.*x\.map\(function\)"),
     (lambda: ScaleSpace((ARRAY,)), "levels must be tensors"),
