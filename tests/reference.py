@@ -1,4 +1,4 @@
-"""What tests share: equations as loops to compare with, the paper's lift, and a space with nothing at its default."""
+"""What tests share: equations as loops, the paper's lift, a space with nothing at its default, and refused calls."""
 
 import itertools
 import math
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
@@ -95,17 +96,19 @@ def scale_conv(levels, steps, base, weight, bias, *, stride=1, dilation=1, paddi
     return outputs
 
 
+GEOMETRY: dict[str, Any] = {
+    "base": 2.0,
+    "steps": (0.5, 1.0, 2.0),
+    "origins": ((0.25, 0.5), (0.5, 1.0), (1.0, 2.0)),
+    "unit": (2.0, 3.0),
+    "first_level": -1,
+}
+
+
 def space(*, dtype: torch.dtype = torch.float32, **changes: Any) -> ScaleSpace:
     """Levels from -1 on, on grids where nothing is left at its default, with positive values."""
     sizes = ((9, 7), (5, 4), (3, 2))
-    fields: dict[str, Any] = {
-        "base": 2.0,
-        "steps": (0.5, 1.0, 2.0),
-        "origins": ((0.25, 0.5), (0.5, 1.0), (1.0, 2.0)),
-        "unit": (2.0, 3.0),
-        "first_level": -1,
-    }
-    return ScaleSpace(tuple(torch.rand(2, 4, *size, dtype=dtype) + 0.5 for size in sizes), **fields | changes)
+    return ScaleSpace(tuple(torch.rand(2, 4, *size, dtype=dtype) + 0.5 for size in sizes), **GEOMETRY | changes)
 
 
 def geometry(x: ScaleSpace) -> tuple:
@@ -127,3 +130,14 @@ def assert_levels(got: Any, expected: Any, rtol: float = 1e-7, atol: float = 1e-
         a, b = (level.detach().numpy() if isinstance(level, Tensor) else level for level in pair)
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+
+
+def refusals(*cases: tuple[Callable[[], Any], str], error: Any = ValueError) -> Callable[..., None]:
+    """Return a test, for a name such as ``test_refusals``, that each call raises an error with its message."""
+
+    @pytest.mark.parametrize(("call", "message"), cases)
+    def test(call: Callable[[], Any], message: str) -> None:
+        with pytest.raises(error, match=message):
+            call()
+
+    return test

@@ -87,9 +87,9 @@ ORDER = {  # inside the rooms of the core, a file imports only files to its left
 
 
 def test_the_files_of_the_core_are_in_order():
+    files = {module: imports(module, package, source) for module, package, source in modules() if not package}
     for room, text in ORDER.items():
         names = [f"scalespaces.{room}.{name}" for name in text.split()]
-        files = {module: imports(module, package, source) for module, package, source in modules() if not package}
         assert {name for name in files if name.startswith(f"scalespaces.{room}.")} == set(names)
         for index, name in enumerate(names):
             later = tuple(f"{other}." for other in names[index + 1 :])

@@ -4,6 +4,7 @@ import math
 import random
 import threading
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,23 +245,17 @@ def test_a_tolerance_can_be_chosen():
     fails(ValueError, "tolerance must be a finite number", broken, image, tolerance=math.nan)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "base", "size", "moves"),
-    [
-        ("pyramid", 2.0, (64, 72), True),
-        ("pyramid", 2.0, (64, 72), [8, 16]),
-        ("pyramid", 1.5, (64, 72), True),
-        ("dense", 2.0, (48, 40), True),
-        ("dense", 2.0, (48, 40), [1, 3]),
-        ("dense", 2**0.5, (48, 40), [1]),
-    ],
-)
+MOVES: list[Any] = [("pyramid", 2.0, True), ("pyramid", 2.0, [8, 16]), ("pyramid", 1.5, True)]
+MOVES += [("dense", 2.0, True), ("dense", 2.0, [1, 3]), ("dense", 2**0.5, [1])]
+
+
+@pytest.mark.parametrize(("sampling", "base", "moves"), MOVES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_translations_by_whole_samples_are_exact(sampling, base, size, moves, dtype):
+def test_translations_by_whole_samples_are_exact(sampling, base, moves, dtype):
     """At every sample that sees no border."""
     layers = [ScaleConv2d(1, 3, (2, 3, 3)), nn.ReLU(), ScaleConv2d(3, 3, (1, 3, 3))]
     lift = Lift(3, base, sampling=sampling, padding_mode="zeros")
-    image = torch.randn(1, 1, *size, dtype=dtype)
+    image = torch.randn(1, 1, *((64, 72) if sampling == "pyramid" else (48, 40)), dtype=dtype)
     model = nn.Sequential(lift, *layers).to(dtype)
     if base == 2**0.5:
         table = translation_error(model, image, translations=moves, margin=None, axis=-2)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from algebra import printed_law
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -18,11 +19,6 @@ from scalespaces.semigroups import Lifted, ScaleTranslations, semigroup_correlat
 from scalespaces.theory import Alpha, ScaleTranslation, act, act_lifted, binomial, discrete_gaussian
 
 # --- formulas ---------------------------------------------------------------------------------------------------------
-
-
-def printed_law(s: ScaleTranslation, t: ScaleTranslation) -> ScaleTranslation:
-    """(AB, Ay + z), which the paper prints."""
-    return ScaleTranslation(s.A @ t.A, s.A @ t.z + s.z)
 
 
 def test_composition():

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reference import refusals
 
-import scalespaces
-from scalespaces import ScaleSpace, lift, plotting
+from scalespaces import ScaleSpace, lift
 from scalespaces._files import replacing
 from scalespaces.nn import Lift, ScaleConv2d
 from scalespaces.plotting import plot_correlation, plot_equivariance, plot_over_scales, plot_scale_space
@@ -143,22 +143,17 @@ def test_two_rows_of_unequal_length(tmp_path):
 IMAGE, SIGNAL = lift(torch.rand(1, 1, 8, 8), num_levels=2), lift(torch.rand(1, 1, 8), num_levels=2, dims=1)
 
 
-@pytest.mark.parametrize(
-    ("plot", "message"),
-    [
-        *[(lambda tables=tables: plot_equivariance(tables), "nothing to draw") for tables in ([], {}, {"a": []})],
-        (lambda: plot_equivariance([ONE, ONE], columns=["a"]), "columns needs one entry for each of 2 panels, got 1"),
-        (lambda: plot_scale_space(SIGNAL), "two spatial axes"),
-        (lambda: plot_correlation(lambda x: x, SIGNAL), "two spatial axes"),
-        (lambda: plot_scale_space(IMAGE, size="huge"), "size is one of grid, physical, got 'huge'"),
-        (lambda: plot_scale_space(IMAGE, channel=1), "index into 1 channels, got 1"),
-        (lambda: plot_scale_space({}), "nothing to draw"),
-        (lambda: plot_scale_space(torch.rand(1, 1, 8, 8)), "expected a ScaleSpace, got a tensor"),  # pyright: ignore
-    ],
+test_what_cannot_be_drawn = refusals(
+    *[(lambda tables=tables: plot_equivariance(tables), "nothing to draw") for tables in ([], {}, {"a": []})],
+    (lambda: plot_equivariance([ONE, ONE], columns=["a"]), "columns needs one entry for each of 2 panels, got 1"),
+    (lambda: plot_scale_space(SIGNAL), "two spatial axes"),
+    (lambda: plot_correlation(lambda x: x, SIGNAL), "two spatial axes"),
+    (lambda: plot_scale_space(IMAGE, size="huge"), "size is one of grid, physical, got 'huge'"),
+    (lambda: plot_scale_space(IMAGE, channel=1), "index into 1 channels, got 1"),
+    (lambda: plot_scale_space({}), "nothing to draw"),
+    (lambda: plot_scale_space(torch.rand(1, 1, 8, 8)), "expected a ScaleSpace, got a tensor"),  # pyright: ignore
+    error=(ValueError, TypeError),
 )
-def test_what_cannot_be_drawn(plot, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        plot()
 
 
 def test_formats(tmp_path):
@@ -218,7 +213,7 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'scalespaces\[plot\]'"):
-        plotting.plot_scale_space(scalespaces.lift(torch.rand(1, 1, 8, 8), num_levels=2))
+        plot_scale_space(IMAGE)
 
 
 def colorfulness(sheet) -> np.ndarray:

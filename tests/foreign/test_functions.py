@@ -234,8 +234,8 @@ class TestUpsampling:
             assert_close(lattice(got.levels[k], q), F.interpolate(lattice(small.levels[k], q), size=target, **options))
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 class TestGlobalAndAdaptive:
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize(
         "pool",
         [
@@ -258,7 +258,6 @@ class TestGlobalAndAdaptive:
         for k, level in enumerate(x.levels):
             assert_close(excited.levels[k], level * torch.sigmoid(F.conv2d(pool(level), W1[:4])))
 
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
     def test_parts_of_the_image_lie_on_no_grid(self, sampling):
         x = space(sampling=sampling)
         got = nn.AdaptiveAvgPool2d((7, 7))(x)
@@ -270,7 +269,6 @@ class TestGlobalAndAdaptive:
             with pytest.raises(ValueError, match="needs neighbors on a grid"):
                 refused(got)
 
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
     def test_a_filter_as_large_as_the_image_is_a_linear_layer(self, sampling):
         x = F.adaptive_avg_pool2d(space(sampling=sampling), 3)
         got = F.conv2d(F.conv2d(x, W3, BIAS), W1.transpose(0, 1))
@@ -281,7 +279,6 @@ class TestGlobalAndAdaptive:
         with pytest.raises(ValueError, match="needs neighbors on a grid"):
             F.conv2d(x, W3, padding=1)
 
-    @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize("n", [1, 3])
     def test_interpolated_back_it_meets_the_grid_again(self, n, sampling):
         x = F.max_pool2d(space(sampling=sampling), 2)

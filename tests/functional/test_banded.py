@@ -84,12 +84,6 @@ class TestAxes:
                 size = float(got.detach().norm() * y.norm())
                 assert_close((got * y).sum(), (f * back).sum(), rtol=tolerance, atol=tolerance * size)
 
-    def test_views_are_read_as_they_are(self):
-        f, taps = tensor(2, 3, 40, 300), tensor(5)
-        for view in (f[..., ::2], f[:, :, 3:20], f.transpose(2, 3), f[:, :1].expand(-1, 4, -1, -1), f.flip(0)):
-            shape = tuple(view.shape[2:])
-            assert torch.equal(multiply(view, bands(taps, shape)), multiply(view.clone(), bands(taps, shape)))
-
     def test_images_of_a_batch_do_not_meet(self):
         f, taps = tensor(3, 2, 20, 140), tensor(9)
         f[1] = torch.nan

@@ -138,10 +138,10 @@ class TestScaleConv:
         assert_close(torch.func.jvp(total, (weight.detach(),), (tangent,))[1], (expected * tangent).sum())
 
     def test_folds_where_it_pays(self, monkeypatch):
-        """A large pyramid goes through the transposed convolution, and through no interpolation of a whole level."""
+        """A large pyramid goes through the transposed convolution; the meta device decides by the same sizes."""
         calls: list[int] = []
-        monkeypatch.setattr(conv, "upsampled_conv", lambda f, w, folds: calls.append(f.shape[2]) or torch.zeros(()))
-        f, weight = torch.randn(2, 64, 128, 128), torch.randn(64, 64, 2, 3, 3)
+        monkeypatch.setattr(conv, "upsampled_conv", lambda f, w, folds: calls.append(f.shape[2]) or f.new_zeros(()))
+        f, weight = (torch.empty(size, device="meta") for size in ((2, 64, 128, 128), (64, 64, 2, 3, 3)))
         x = lift(f, 2, sampling="pyramid")
         scale_conv(x, weight)
         assert calls == [64]

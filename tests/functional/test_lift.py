@@ -275,9 +275,3 @@ class TestDownscale:
         f, settings = image(n), {"padding_mode": mode, "dims": 1}
         twice = downscale(downscale(f, 1, base, **settings), 2, base, **settings)
         assert_allclose(twice.numpy(), downscale(f, 3, base, **settings).numpy(), atol=1e-12)
-
-    def test_counts_steps(self):
-        n: Any
-        for n in (-1, 1.0, "1"):
-            with pytest.raises(ValueError, match="n must be an integer >= 0"):
-                downscale(image(8), n)

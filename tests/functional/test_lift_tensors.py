@@ -1,14 +1,15 @@
 """What the lift does with tensors of all kinds: precision, layout, transforms, gradients, graphs, refusals."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from reference import QUINCUNX, assert_levels, image, paper_lift
+from reference import QUINCUNX, assert_levels, image, paper_lift, refusals
 
-from scalespaces import lift
+from scalespaces import downscale, lift
 from scalespaces.nn import Lift
 
 
@@ -197,8 +198,10 @@ class TestErrors:
         ],
     )
     def test_what_to_do_instead(self, settings, message):
-        with pytest.raises(ValueError, match=message):
-            lift(torch.zeros(1, 1, 8, 8), **settings)
+        """The layer says so before it sees an image."""
+        for call in (Lift, partial(lift, torch.zeros(1, 1, 8, 8))):
+            with pytest.raises(ValueError, match=message):
+                call(**settings)
 
     @pytest.mark.parametrize(("name", "right", "wrong"), [("num_levels", 4, 4.0), ("sampling", 1, True)])
     def test_a_refusal_does_not_depend_on_what_was_lifted_before(self, name, right, wrong):
@@ -206,15 +209,15 @@ class TestErrors:
         with pytest.raises(ValueError, match=name):
             lift(torch.zeros(1, 1, 8, 8), **{name: wrong})
 
-    @pytest.mark.parametrize(
-        ("f", "message"),
-        [
-            (torch.zeros(1, 1, 8, 8, dtype=torch.int64), r"floating-point numbers, got torch\.int64; .*image\.float"),
-            (torch.zeros(1, 1, 8, 0), "at least one sample along every axis"),
-            (torch.zeros(1, 1, 2, 2, 2, 2), r"expected images .*, got shape"),
-            (np.zeros((1, 1, 8)), "got ndarray"),
-        ],
-    )
-    def test_images(self, f, message):
-        with pytest.raises(ValueError, match=message):
-            lift(f)
+
+ARRAY: Any = np.zeros((1, 1, 8))
+STEPS: list[Any] = [-1, 1.0, "1"]
+INTEGERS = torch.zeros(1, 1, 8, 8, dtype=torch.int64)
+
+test_refusals = refusals(
+    (lambda: lift(INTEGERS), r"floating-point numbers, got torch\.int64; .*image\.float"),
+    (lambda: lift(torch.zeros(1, 1, 8, 0)), "at least one sample along every axis"),
+    (lambda: lift(torch.zeros(1, 1, 2, 2, 2, 2)), r"expected images .*, got shape"),
+    (lambda: lift(ARRAY), "got ndarray"),
+    *[(lambda n=n: downscale(torch.zeros(1, 1, 8, 8), n), "n must be an integer >= 0") for n in STEPS],
+)

@@ -61,8 +61,6 @@ class TestPaper:
         assert layer.weight.is_leaf
         with pytest.raises(ValueError, match=r"weight of 4 or 5 axes, got shape \(3, 3, 3\)"):
             init.paper_(torch.empty(3, 3, 3), 2)
-        assert_close(init.paper_(torch.empty(2, 2, 3), 1, std=0.0)[:, :, 1], torch.eye(2))
-        assert_close(init.paper_(torch.empty(2, 2, 2, 3), 1, std=0.0)[:, :, 0, 1], torch.eye(2))
 
 
 class TestHe:

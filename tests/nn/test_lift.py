@@ -53,22 +53,10 @@ def test_the_config_is_json_and_builds_its_like(arguments):
     assert_same(again(image), made(image))
 
 
-def test_a_dict_is_merged_and_a_lift_replaces():
-    own = {"num_levels": 4, "base": 1.5}
-    assert as_lift(None, own).config == Lift(4, 1.5).config
-    assert as_lift({"num_levels": 2}, own).config == Lift(2, 1.5).config
-    given = Lift(3)
-    assert as_lift(given, own) is given
-    with pytest.raises(TypeError, match=r"a lift takes no levels; it takes num_levels, base, first_level"):
-        as_lift({"levels": 3}, own)
-    with pytest.raises(TypeError, match=r"lift must be a Lift or a dict of its arguments, got int"):
-        as_lift(3, own)  # pyright: ignore[reportArgumentType]
-
-    class Mine(Lift):
-        pass
-
+def test_networks_take_no_subclass_of_a_lift():
+    """Their files could not build it again."""
     with pytest.raises(TypeError, match=r"takes a Lift, not its subclass Mine"):
-        as_lift(Mine(3), own)
+        as_lift(type("Mine", (Lift,), {})(3), {})
 
 
 @pytest.mark.parametrize(
@@ -160,10 +148,3 @@ def test_writing_to_a_layers_buffer_changes_no_other_lift():
     for buffer in Lift(zero_scale=0.31, **PAPER).double().buffers():
         buffer.zero_()
     assert_same(lift(f, zero_scale=0.31, **PAPER), before)
-
-
-def test_arguments_are_checked_at_once():
-    wrong: dict[str, Any] = {"base": 1.0, "num_levels": 0, "kernel": "none", "sampling": 0.5, "zero_scale": np.nan}
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=name):
-            Lift(**{name: value})

@@ -8,6 +8,7 @@ import torch
 from algebra import EXACT, SAME
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import refusals
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -103,17 +104,12 @@ def symmetry_error(model: nn.Sequential, image: Tensor, group: Group) -> float:
     return worst
 
 
+SIZES = [("pyramid", False, (33, 33), "zeros"), ("pyramid", False, (33, 49), "reflect")]
+SIZES += [("pyramid", True, (33, 65), "zeros"), ("dense", False, (24, 31), "zeros"), ("dense", True, (33, 33), "zeros")]
+
+
 class TestWithScale:
-    @pytest.mark.parametrize(
-        ("sampling", "pool", "size", "padding_mode"),
-        [
-            ("pyramid", False, (33, 33), "zeros"),
-            ("pyramid", False, (33, 49), "reflect"),
-            ("pyramid", True, (33, 65), "zeros"),
-            ("dense", False, (24, 31), "zeros"),
-            ("dense", True, (33, 33), "zeros"),
-        ],
-    )
+    @pytest.mark.parametrize(("sampling", "pool", "size", "padding_mode"), SIZES)
     @pytest.mark.parametrize("group", GROUPS)
     def test_equivariant_to_scale_and_to_the_square(self, group, sampling, pool, size, padding_mode):
         model = scale_network(group, sampling, pool, padding_mode)
@@ -184,21 +180,6 @@ class TestLayers:
         assert isinstance(norm, scale.ScaleBatchNorm)
         assert norm(ScaleSpace((x,))).num_levels == 1
 
-    @pytest.mark.parametrize(
-        ("make", "message"),
-        [
-            (lambda: scale.P4Conv2d(1, 1, (1, 3, 1)), "only square filters can be turned, got one of 3 x 1"),
-            (lambda: scale.P4Conv2d(3, 4, 3, groups=2), "in_channels, a number of fields, is divisible by groups, got"),
-            (lambda: scale.P4Conv2d(0, 4, 3), "in_channels must be an integer >= 1, got 0"),
-            (lambda: scale.P4MConv2d(1, 1, (3, 3)), r"kernel_size is \(levels, height, width\), or an .* \(3, 3\)"),
-            (lambda: scale.P4MPool("sum"), "mode is one of max, mean, got 'sum'"),
-            (lambda: scale.P4Conv2d(1, 1, (2, 3, 3))(torch.rand(1, 4, 5, 5)), "needs a ScaleSpace, got a tensor"),
-        ],
-    )
-    def test_errors(self, make, message):
-        with pytest.raises(ValueError, match=message):
-            make()
-
     def test_a_step_of_training(self):
         """Gradients do not depend on how the images are turned, so neither do the weights."""
         image, target = torch.rand(2, 2, 9, 9, dtype=torch.float64), torch.rand(2, 2, 1, 1, dtype=torch.float64)
@@ -210,3 +191,13 @@ class TestLayers:
             torch.optim.SGD(model.parameters(), 0.1).step()
             weights.append(list(model.parameters()))
         assert_close(weights[1:], [weights[0]] * 2, **EXACT)
+
+
+test_refusals = refusals(
+    (lambda: scale.P4Conv2d(1, 1, (1, 3, 1)), "only square filters can be turned, got one of 3 x 1"),
+    (lambda: scale.P4Conv2d(3, 4, 3, groups=2), "in_channels, a number of fields, is divisible by groups, got"),
+    (lambda: scale.P4Conv2d(0, 4, 3), "in_channels must be an integer >= 1, got 0"),
+    (lambda: scale.P4MConv2d(1, 1, (3, 3)), r"kernel_size is \(levels, height, width\), or an .* \(3, 3\)"),
+    (lambda: scale.P4MPool("sum"), "mode is one of max, mean, got 'sum'"),
+    (lambda: scale.P4Conv2d(1, 1, (2, 3, 3))(torch.rand(1, 4, 5, 5)), "needs a ScaleSpace, got a tensor"),
+)

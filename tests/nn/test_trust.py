@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from algebra import rand
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import refusals
 from scipy import special, stats
 from torch import Tensor
 from torch.testing import assert_close
@@ -17,10 +19,6 @@ from scalespaces.functional._trust import level_statistics
 from scalespaces.nn import ScalePool, Trust
 
 NOTHING: Any = torch.zeros(2, 3)
-
-
-def rand(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def pyramid(channels: int, num_levels: int = 3, first_level: int = 0) -> ScaleSpace:
@@ -148,18 +146,15 @@ def test_training_with_the_network_reaches_every_parameter():
     assert [name for name, p in network.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: trust(x, x), "the confidence has one channel"),
-        (lambda x: level_statistics(x, x.keep(2)), "the same levels, got 3 and 2"),
-        (lambda x: ScalePool("trust")(x), r"takes the features of levels, too: pool\(scores, features\)"),
-        (lambda x: scale_pool(x, "trust"), "has parameters; use scalespaces.nn.ScalePool"),
-        (lambda x: trust(x.permute(0, 2, 3, 1), x), "axis 1"),
-        (lambda x: Trust(0), "hidden must be"),
-        (lambda x: trust(NOTHING, x), "expected a ScaleSpace"),
-    ],
+SCORES = pyramid(5)
+
+test_refusals = refusals(
+    (lambda: trust(SCORES, SCORES), "the confidence has one channel"),
+    (lambda: level_statistics(SCORES, SCORES.keep(2)), "the same levels, got 3 and 2"),
+    (lambda: ScalePool("trust")(SCORES), r"takes the features of levels, too: pool\(scores, features\)"),
+    (lambda: scale_pool(SCORES, "trust"), "has parameters; use scalespaces.nn.ScalePool"),
+    (lambda: trust(SCORES.permute(0, 2, 3, 1), SCORES), "axis 1"),
+    (lambda: Trust(0), "hidden must be"),
+    (lambda: trust(NOTHING, SCORES), "expected a ScaleSpace"),
+    error=(TypeError, ValueError),
 )
-def test_errors(call, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        call(pyramid(5))

@@ -14,6 +14,7 @@ import torch
 from algebra import EXACT, NORMALIZATIONS, graphs, icosphere
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import refusals
 from scipy.linalg import expm
 from torch.testing import assert_close
 
@@ -182,11 +183,9 @@ def naive_conv(x, weight, graph, bias, scale_padding):
     for k in range(num_levels - depth + 1 if scale_padding == "valid" else num_levels):
         level = bias[:, None].expand(len(x), -1, x.shape[3]).clone()
         for el in range(depth):
-            source = k + el
+            source = min(k + el, num_levels - 1) if scale_padding == "replicate" else k + el
             if source >= num_levels:
-                if scale_padding == "zeros":
-                    continue
-                source = num_levels - 1
+                continue
             for o, i in itertools.product(range(weight.shape[0]), range(weight.shape[1])):
                 f = x[:, i, source]
                 level[:, o] += weight[o, i, el, 0] * f + weight[o, i, el, 1] * f @ mean.T
@@ -228,55 +227,39 @@ class TestPool:
 NOTHING: Any = None
 EDGES: Any = [(0, 1)]
 FOUR, LEVELS, WEIGHT = ring(4), torch.rand(1, 2, 3, 4), torch.rand(1, 2, 2, 2)
+of_matrix: Any = Graph.from_laplacian
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: heat(torch.rand(4, 5), FOUR, 1.0), ValueError, "4 nodes along its last axis, got shape"),
-        (lambda: heat(torch.ones(4, dtype=torch.long), FOUR, 1.0), ValueError, "floating point"),
-        (lambda: heat(torch.rand(4, device="meta"), FOUR, 1.0), ValueError, r"graph.to\(device\)"),
-        *[(lambda t=t: heat(torch.rand(4), FOUR, t), ValueError, "tau") for t in (-1.0, math.nan, math.inf)],
-        (lambda: graph_lift(torch.rand(4), graph=FOUR), ValueError, r"\(B, C, N\), got shape"),
-        (lambda: graph_lift(LEVELS[:, 0], 0, graph=FOUR), ValueError, "num_levels"),
-        (lambda: graph_lift(NOTHING, graph=FOUR), ValueError, r"a signal \(B, C, N\), got NoneType"),
-        (
-            lambda: graph_lift(LEVELS[:, 0], graph=NOTHING),
-            TypeError,
-            "graph must be a Graph, got NoneType; use Graph.from_edges",
-        ),
-        (lambda: graph_conv(NOTHING, WEIGHT, graph=FOUR), ValueError, "got NoneType; lift signals with graph_lift fir"),
-        (lambda: graph_conv(LEVELS[0], WEIGHT, graph=FOUR), ValueError, "graph_lift first"),
-        (lambda: graph_conv(LEVELS, WEIGHT, graph=NOTHING), TypeError, "graph must be a Graph"),
-        (lambda: graph_conv(LEVELS[:, :1], WEIGHT, graph=FOUR), ValueError, r"need a weight \(C_out, 1, k, 2\)"),
-        (lambda: graph_conv(LEVELS, WEIGHT, graph=FOUR, scale_padding="same"), ValueError, "scale_padding"),
-        (lambda: graph_conv(LEVELS[:, :, :1], WEIGHT, graph=FOUR, scale_padding="valid"), ValueError, "more levels"),
-        (lambda: graph_pool(NOTHING), ValueError, "graph_lift first"),
-        (lambda: graph_pool(LEVELS, graph=EDGES), TypeError, "graph must be a Graph, got list"),
-        (lambda: graph_pool(LEVELS, mode="sum"), ValueError, "mode"),
-        (lambda: graph_pool(LEVELS, over="time"), ValueError, "over"),
-        (lambda: FOUR.to(dtype=torch.bfloat16), ValueError, "float32 or float64"),
-    ],
+test_refusals = refusals(
+    (lambda: heat(torch.rand(4, 5), FOUR, 1.0), "4 nodes along its last axis, got shape"),
+    (lambda: heat(torch.ones(4, dtype=torch.long), FOUR, 1.0), "floating point"),
+    (lambda: heat(torch.rand(4, device="meta"), FOUR, 1.0), r"graph.to\(device\)"),
+    *[(lambda t=t: heat(torch.rand(4), FOUR, t), "tau") for t in (-1.0, math.nan, math.inf)],
+    (lambda: graph_lift(torch.rand(4), graph=FOUR), r"\(B, C, N\), got shape"),
+    (lambda: graph_lift(LEVELS[:, 0], 0, graph=FOUR), "num_levels"),
+    (lambda: graph_lift(NOTHING, graph=FOUR), r"a signal \(B, C, N\), got NoneType"),
+    (lambda: graph_conv(NOTHING, WEIGHT, graph=FOUR), "got NoneType; lift signals with graph_lift first"),
+    (lambda: graph_conv(LEVELS[0], WEIGHT, graph=FOUR), "graph_lift first"),
+    (lambda: graph_conv(LEVELS[:, :1], WEIGHT, graph=FOUR), r"need a weight \(C_out, 1, k, 2\)"),
+    (lambda: graph_conv(LEVELS, WEIGHT, graph=FOUR, scale_padding="same"), "scale_padding"),
+    (lambda: graph_conv(LEVELS[:, :, :1], WEIGHT, graph=FOUR, scale_padding="valid"), "more levels"),
+    (lambda: graph_pool(NOTHING), "graph_lift first"),
+    (lambda: graph_pool(LEVELS, mode="sum"), "mode"),
+    (lambda: graph_pool(LEVELS, over="time"), "over"),
+    (lambda: FOUR.to(dtype=torch.bfloat16), "float32 or float64"),
+    (lambda: of_matrix([[1.0, -1], [0, 0]]), "symmetric under its mass"),
+    *[(lambda m=m: of_matrix([[1.0, -1], [-1, 1]], m), "symmetric under its mass") for m in ([1.0, 2.0], [0.0, 0.0])],
+    (lambda: of_matrix([[1.0, -1], [-1, 1]], [1.0]), "for each of 2 nodes"),
+    (lambda: of_matrix([[1.0, -1], [-1, 1]], [1.0, -1.0]), "number >= 0"),
+    (lambda: of_matrix([[0.0, 1], [1, 0]]), "adjacency matrix"),
+    (lambda: of_matrix([[-1.0, 1], [1, -1]]), "positive semidefinite"),
+    (lambda: of_matrix([[1.0, -1, 0], [-1, 1, 0]]), "square"),
+    (lambda: of_matrix([[math.nan]]), "finite"),
 )
-def test_refusals(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
 
-
-@pytest.mark.parametrize(
-    ("laplacian", "mass", "message"),
-    [
-        ([[1.0, -1], [0, 0]], None, "symmetric under its mass"),
-        ([[1.0, -1], [-1, 1]], [1.0, 2.0], "symmetric under its mass"),
-        ([[1.0, -1], [-1, 1]], [0.0, 0.0], "symmetric under its mass"),
-        ([[1.0, -1], [-1, 1]], [1.0], "for each of 2 nodes"),
-        ([[1.0, -1], [-1, 1]], [1.0, -1.0], "number >= 0"),
-        ([[0.0, 1], [1, 0]], None, "adjacency matrix"),
-        ([[-1.0, 1], [1, -1]], None, "positive semidefinite"),
-        ([[1.0, -1, 0], [-1, 1, 0]], None, "square"),
-        ([[math.nan]], None, "finite"),
-    ],
+test_what_is_no_graph = refusals(
+    (lambda: graph_lift(LEVELS[:, 0], graph=NOTHING), "graph must be a Graph, got NoneType; use Graph.from_edges"),
+    (lambda: graph_conv(LEVELS, WEIGHT, graph=NOTHING), "graph must be a Graph"),
+    (lambda: graph_pool(LEVELS, graph=EDGES), "graph must be a Graph, got list"),
+    error=TypeError,
 )
-def test_what_is_no_laplacian(laplacian, mass, message):
-    with pytest.raises(ValueError, match=message):
-        Graph.from_laplacian(np.array(laplacian), mass)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference import assert_levelwise, space
+from reference import assert_levelwise, refusals, space
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -104,22 +104,6 @@ class TestPerLevel:
             with pytest.raises(ValueError, match="branch differently at different levels"):
                 branch()
 
-    def test_is_not_one_number(self):
-        uses: list[Callable[[Any], Any]] = [int, float, range, lambda n: [0] * n, lambda n: torch.ones(9)[:n]]
-        for use in uses:
-            with pytest.raises(TypeError, match="differs between levels"):
-                use(PerLevel((9, 5, 4)))
-
-    def test_makes_no_single_tensor(self):
-        n: Any = PerLevel((9, 5, 4))
-        hint = r"PerLevel\(9, 5, 4\).*x\.new_zeros" if torch.__version__ >= "2.13" else "PerLevel"
-        makers: Any = ((torch.zeros, (1, 2, n, n)), (torch.randn, (1, n)), (torch.arange, n), (torch.empty, (n,)))
-        for make, size in makers:
-            with pytest.raises(TypeError, match=hint):  # older ones refuse by themselves, in words of their own
-                make(size)
-        with pytest.raises(TypeError, match=hint):
-            torch.ones(6).view(n, -1)
-
     def test_each_level_gets_its_own(self):
         x = space()
         assert_levelwise(x.new_zeros(2, 4, x.size(2), x.size(3)), torch.zeros_like, x)
@@ -131,3 +115,17 @@ class TestPerLevel:
         assert (x.shape[-2:], x.shape[:2], x.shape.numel()) == (x.shape[2:], (2, 4), x.numel())
         _, _, height, width = x.shape
         assert height * width == PerLevel((63, 20, 6))
+
+
+NUMBER: Any = PerLevel((9, 5, 4))
+USES: list[Callable[[Any], Any]] = [int, float, range, lambda n: [0] * n, lambda n: torch.ones(9)[:n]]
+MAKERS: list[Callable[[Any], Any]] = [lambda n: torch.zeros((1, 2, n, n)), lambda n: torch.randn((1, n))]
+MAKERS += [torch.arange, lambda n: torch.empty((n,)), lambda n: torch.ones(6).view(n, -1)]
+# Older versions of PyTorch refuse by themselves, in words of their own.
+HINT = r"PerLevel\(9, 5, 4\).*x\.new_zeros" if torch.__version__ >= "2.13" else "PerLevel"
+
+test_is_not_one_number = refusals(
+    *[(lambda use=use: use(NUMBER), "differs between levels") for use in USES],
+    *[(lambda make=make: make(NUMBER), HINT) for make in MAKERS],
+    error=TypeError,
+)

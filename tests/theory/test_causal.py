@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import refusals
 from scipy import signal, stats
 
 from scalespaces.theory import causal_kernel
@@ -68,18 +68,12 @@ def test_many_stages_come_closer_to_a_gaussian_and_delay_more():
 MODES: list[Any] = ["reflect", "circular", "constant"]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: causal_kernel(-1.0), "t must be"),
-        (lambda: causal_kernel(math.nan), "t must be"),
-        (lambda: causal_kernel(1.0, 0), "stages must be an integer >= 1"),
-        (lambda: causal_kernel(1.0, tail=1), "tail must be"),
-        *[(lambda c=c: check_causal_base(c), "base must be .* whole and >= 2") for c in (1, 2.5, [[2, 0], [0, 2]])],
-        *[(lambda m=m: check_causal_padding(m), "future .* zeros or replicate") for m in MODES[:2]],
-        (lambda: check_causal_padding(MODES[2]), "padding_mode is one of zeros, replicate, got 'constant'"),
-    ],
+test_refusals = refusals(
+    (lambda: causal_kernel(-1.0), "t must be"),
+    (lambda: causal_kernel(math.nan), "t must be"),
+    (lambda: causal_kernel(1.0, 0), "stages must be an integer >= 1"),
+    (lambda: causal_kernel(1.0, tail=1), "tail must be"),
+    *[(lambda c=c: check_causal_base(c), "base must be .* whole and >= 2") for c in (1, 2.5, [[2, 0], [0, 2]])],
+    *[(lambda m=m: check_causal_padding(m), "future .* zeros or replicate") for m in MODES[:2]],
+    (lambda: check_causal_padding(MODES[2]), "padding_mode is one of zeros, replicate, got 'constant'"),
 )
-def test_refusals(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

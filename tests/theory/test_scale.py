@@ -9,12 +9,11 @@ from algebra import rotation
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from reference import QUINCUNX
 
 from scalespaces.theory import Alpha, blur_covariance, blur_variance, discrete_gaussian, level_variances
 from scalespaces.theory._kernels import KERNELS, check_zero_scale
 from scalespaces.theory._scale import check_base, expansion
-
-QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 
 
 def contractions() -> st.SearchStrategy[np.ndarray]:

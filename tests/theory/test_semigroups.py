@@ -7,18 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algebra import rotation
+from algebra import printed_law, rotation
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from reference import refusals
 
 from scalespaces.theory import ScaleTranslation, act, act_lifted, blur_covariance, gaussian_blur
 from scalespaces.theory._padding import NUMPY_PADDING
-
-
-def printed_law(s: ScaleTranslation, t: ScaleTranslation) -> ScaleTranslation:
-    """(AB, Ay + z), which the paper prints."""
-    return ScaleTranslation(s.A @ t.A, s.A @ t.z + s.z)
 
 
 def elements() -> st.SearchStrategy[ScaleTranslation]:
@@ -144,14 +140,10 @@ class TestArrays:
         assert np.abs(twice[shape] - once[shape]).max() < 1.1 * measured * np.abs(f).max()
 
     @pytest.mark.parametrize(
-        "element",
-        [
-            ScaleTranslation(0.5, [1, 2]),
-            ScaleTranslation(np.diag([1.0, 0.5]), [0.5, 3]),
-            ScaleTranslation(rotation(0.3) @ np.diag([0.9, 0.6]), [20, -5]),
-        ],
+        ("A", "z"), [(0.5, [1, 2]), (np.diag([1, 0.5]), [0.5, 3]), (rotation(0.3) @ np.diag([0.9, 0.6]), [20, -5])]
     )
-    def test_array_action_samples_the_continuous_one(self, element):
+    def test_array_action_samples_the_continuous_one(self, A, z):
+        element = ScaleTranslation(A, z)
         expected = sample(*(b.act(element, 0.25) for b in SMOOTH), size=40)
         out = act(sample(*SMOOTH), element, 0.25, shape=(40, 40), padding_mode="zeros")
         assert_allclose(out, expected, atol=0.01 * np.abs(expected).max())
@@ -204,25 +196,19 @@ HALF = ScaleTranslation(0.5, [0, 0])
 WRONG: Any = "wrap"
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        *[(lambda A=A: ScaleTranslation(A, [0, 0]), r"A must be a finite number in \(0, 1\]") for A in (1.5, 0.0)],
-        *[(lambda z=z: ScaleTranslation(0.5, z), "z must be a finite vector") for z in ([math.inf], [[0.0]])],
-        (lambda: ScaleTranslation(np.eye(2), [0, 0, 0]), "agree on the dimension"),
-        (lambda: ScaleTranslation(2 * np.eye(2), [0, 0]), "must not upscale"),
-        (lambda: ScaleTranslation(np.zeros((2, 2)), [0, 0]), "invertible"),
-        (lambda: ScaleTranslation(0.5, [0]) @ HALF, "same dimension, got 1 and 2"),
-        (lambda: act(ROUGH, ScaleTranslation(0.5, [0]), 0.25), "must have 1 axes"),
-        (lambda: act(ROUGH, ScaleTranslation(rotation(0.1), [0, 0]), 0.25), "diagonal A"),
-        (lambda: act(ROUGH, ScaleTranslation(0.5, [99, 0]), 0.25), "leave some of the image"),
-        (lambda: act(ROUGH, HALF, 0.25, shape=(3,)), "must have 2 entries"),
-        (lambda: act(ROUGH, HALF, 0.25, shape=(3, 0)), "shape must be an integer >= 1"),
-        (lambda: act(ROUGH, HALF, 0.25, padding_mode=WRONG), "padding_mode"),
-        (lambda: act(ROUGH, ScaleTranslation(np.diag([0.2, 2.0]), [0, 0]), 0.25), "upscaling"),
-        (lambda: act(np.full((3, 3), math.nan), HALF, 0.25), "finite"),
-    ],
+test_refusals = refusals(
+    *[(lambda A=A: ScaleTranslation(A, [0, 0]), r"A must be a finite number in \(0, 1\]") for A in (1.5, 0.0)],
+    *[(lambda z=z: ScaleTranslation(0.5, z), "z must be a finite vector") for z in ([math.inf], [[0.0]])],
+    (lambda: ScaleTranslation(np.eye(2), [0, 0, 0]), "agree on the dimension"),
+    (lambda: ScaleTranslation(2 * np.eye(2), [0, 0]), "must not upscale"),
+    (lambda: ScaleTranslation(np.zeros((2, 2)), [0, 0]), "invertible"),
+    (lambda: ScaleTranslation(0.5, [0]) @ HALF, "same dimension, got 1 and 2"),
+    (lambda: act(ROUGH, ScaleTranslation(0.5, [0]), 0.25), "must have 1 axes"),
+    (lambda: act(ROUGH, ScaleTranslation(rotation(0.1), [0, 0]), 0.25), "diagonal A"),
+    (lambda: act(ROUGH, ScaleTranslation(0.5, [99, 0]), 0.25), "leave some of the image"),
+    (lambda: act(ROUGH, HALF, 0.25, shape=(3,)), "must have 2 entries"),
+    (lambda: act(ROUGH, HALF, 0.25, shape=(3, 0)), "shape must be an integer >= 1"),
+    (lambda: act(ROUGH, HALF, 0.25, padding_mode=WRONG), "padding_mode"),
+    (lambda: act(ROUGH, ScaleTranslation(np.diag([0.2, 2.0]), [0, 0]), 0.25), "upscaling"),
+    (lambda: act(np.full((3, 3), math.nan), HALF, 0.25), "finite"),
 )
-def test_refusals(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
