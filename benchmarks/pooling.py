@@ -20,7 +20,6 @@ from torch import Tensor
 
 from benchmarks._tables import Table, progress
 from benchmarks._textures import KINDS, textures
-from benchmarks.conversion import read
 from benchmarks.results import summary
 from scalespaces import calibrate
 from scalespaces.cli._arguments import positive
@@ -55,6 +54,11 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
         for seed in range(args.seeds):
             measure(data, seed, args)
         yield table(data, [row for row in read(args.answers) if row["data"] == data and row["seed"] < args.seeds])
+
+
+def read(path: str) -> list[dict[str, Any]]:
+    file = Path(path)
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def measure(data: str, seed: int, args: argparse.Namespace) -> None:
 
 @torch.inference_mode()
 def accuracies(network: Any, study: Study) -> dict[str, dict[str, float]]:
-    """Per cent at each size, for each way to combine the same scores."""
+    """Percent at each size, for each way to combine the same scores."""
     found: Any = defaultdict(lambda: defaultdict(float))
     for size, (images, labels) in study.tests.items():
         for shown, right in zip(images.split(50), labels.split(50), strict=True):
@@ -167,5 +171,5 @@ def table(data: str, rows: list[dict[str, Any]]) -> Table:
         here = [row["accuracy"] for row in rows if row["way"] == way]
         unseen = [fmean(value for size, value in found.items() if size != "1") for found in here]
         cells.append([way, *(summary([found[size] for found in here]) for size in sizes), summary(unseen)])
-    caption = f"Accuracy in per cent by size, mean ± standard deviation over {len({r['seed'] for r in rows})} seeds."
+    caption = f"Accuracy in percent by size, mean ± standard deviation over {len({r['seed'] for r in rows})} seeds."
     return Table(data, caption, ["", *sizes, "unseen sizes"], cells)

@@ -19,7 +19,8 @@ CAUSAL: dict[str, Any] = {"origins": ((0.0,),) * 3, "unit": (1.0,), "axes": (2,)
 
 
 def grid(**changes: Any) -> Grid:
-    return Grid(**GEOMETRY | {"axes": (2, 3)} | changes)
+    arguments: dict[str, Any] = {**GEOMETRY, "axes": (2, 3), **changes}
+    return Grid(**arguments)
 
 
 class TestValue:
