@@ -168,7 +168,7 @@ def table(data: str, rows: list[dict[str, Any]]) -> Table:
     """Accuracy by size, and its mean over all sizes but that of training."""
     sizes, cells = list(rows[0]["accuracy"]), []
     for way in (*POOLS, FITTED, TRAINED):
-        here = [row["accuracy"] for row in rows if row["way"] == way]
+        here = [{size: n / 100 for size, n in row["accuracy"].items()} for row in rows if row["way"] == way]
         unseen = [fmean(value for size, value in found.items() if size != "1") for found in here]
         cells.append([way, *(summary([found[size] for found in here]) for size in sizes), summary(unseen)])
     caption = f"Accuracy in percent by size, mean ± standard deviation over {len({r['seed'] for r in rows})} seeds."
