@@ -22,7 +22,8 @@ class EquivarianceTable:
     Attributes:
         errors: the errors.
         largest: the largest difference in any channel, relative to its spread, as in :func:`assert_equivariant`.
-        rows, levels: the downscalings :math:`\ell`, or the translations; and the numbers of the columns.
+        rows: the downscalings :math:`\ell`, or the translations.
+        levels: the numbers of the columns.
         what: ``"l"`` or ``"translation"``.
         left_out: levels that cannot be exact, and why. Entries that compare one of them are left out.
         failed: downscalings without a row, because the network rejects such a small image, and its error.

@@ -17,10 +17,8 @@ from scalespaces.theory._arguments import Array, check_choice, check_integer, ch
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Weights = ArrayLike | None  # one per edge, or 1 for all
 
-
-def adjacency(edges: ArrayLike, weights: Weights, num_nodes: int | None) -> csr_array:
+def adjacency(edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None) -> csr_array:
     """Return the symmetric matrix of weights W of an undirected graph."""
     from scipy import sparse
 
@@ -48,7 +46,7 @@ def adjacency(edges: ArrayLike, weights: Weights, num_nodes: int | None) -> csr_
 
 
 def graph_laplacian(
-    edges: ArrayLike, weights: Weights = None, num_nodes: int | None = None, normalization: str = "none"
+    edges: ArrayLike, weights: ArrayLike | None = None, num_nodes: int | None = None, normalization: str = "none"
 ) -> csr_array:
     r"""Return the Laplacian of an undirected graph.
 
@@ -74,7 +72,7 @@ def graph_laplacian(
 
 
 def edges_laplacian(
-    edges: ArrayLike, weights: Weights, num_nodes: int | None, normalization: str
+    edges: ArrayLike, weights: ArrayLike | None, num_nodes: int | None, normalization: str
 ) -> tuple[csr_array, Array]:
     """Return the Laplacian of a graph and the mass under which it is symmetric."""
     from scipy import sparse
