@@ -19,7 +19,7 @@ from scalespaces._torch import constant, register_pytree
 from scalespaces.functional._conv import check_scale_padding
 from scalespaces.functional._sampling import take
 from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.theory._graphs import Weights, chebyshev_heat, edges_laplacian, mesh_laplacian, spectral_bound
+from scalespaces.theory._graphs import chebyshev_heat, edges_laplacian, mesh_laplacian, spectral_bound
 
 POOL_MODES = ("mean", "max")
 POOL_AXES = {"both": (2, 3), "levels": 2, "nodes": 3}
@@ -57,7 +57,11 @@ class Graph:
 
     @classmethod
     def from_edges(
-        cls, edges: ArrayLike, weights: Weights = None, num_nodes: int | None = None, normalization: str = "none"
+        cls,
+        edges: ArrayLike,
+        weights: ArrayLike | None = None,
+        num_nodes: int | None = None,
+        normalization: str = "none",
     ) -> Self:
         """An undirected graph; arguments as in :func:`scalespaces.theory.graph_laplacian`.
 
