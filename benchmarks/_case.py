@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._counts import counts
-from scalespaces._measure import Spread, Step, peak_memory, ratios, take_turns
+from scalespaces._measure import Step, peak_memory, ratios, take_turns
 from scalespaces._tables import text_table
 from scalespaces.space import ScaleSpace
 
@@ -35,10 +35,9 @@ class Settings:
         x = torch.randn(*shape, dtype=self.dtype, device=self.device)
         return x.contiguous(memory_format=FORMATS[self.format][len(shape) - 4]).requires_grad_(requires_grad)
 
-    def module(self, module: nn.Module) -> nn.Module:
+    def module(self, module: Any) -> Any:
         """The module, in the data type and format of the images."""
-        placed: Any = module.to(self.device, self.dtype)
-        return placed.to(memory_format=FORMATS[self.format][0])
+        return module.to(self.device, self.dtype).to(memory_format=FORMATS[self.format][0])
 
 
 @dataclass
@@ -67,17 +66,9 @@ class Case:
     def __getitem__(self, name: str) -> Contender:
         return next(c for c in self.contenders if c.name == name)
 
-    def ratio(self, c: Contender, phase: str, to: Contender | None = None) -> Spread:
-        """Time divided by that of the first contender, or of another one, round by round."""
-        return ratios(c.seconds[phase], (to or self.contenders[0]).seconds[phase])
-
-    def memory_ratio(self, c: Contender, phase: str, to: Contender | None = None) -> float | None:
-        """The same for peak memory; None for functions."""
-        ours, theirs = c.memory.get(phase), (to or self.contenders[0]).memory.get(phase)
-        return ours / theirs if ours is not None and theirs else None
-
     def __str__(self) -> str:
-        phases, rivalries = list(self.contenders[0].seconds), []
+        plain, rivalries = self.contenders[0], []
+        phases = list(plain.seconds)
         measured = any(c.memory for c in self.contenders)  # modules are, functions are not
         head = ["", "limit"]
         for phase in phases:
@@ -87,29 +78,24 @@ class Case:
             row = [c.name, "" if c.limit is None else f"{c.limit:.2f}"]
             if c.limit and c.folded and c.limit - c.folded > 0.005:
                 row[1] += f" ({c.folded:.2f})"
-            for phase in phases:
-                ratio = self.ratio(c, phase)
-                quartiles = "" if c is self.contenders[0] else f"[{number(ratio.low)}, {number(ratio.high)}]"
-                row += [f"{1e3 * statistics.median(c.seconds[phase]):.4g}", number(ratio.median), quartiles]
+            for phase, seconds in c.seconds.items():
+                low, median, high = map(number, ratios(seconds, plain.seconds[phase]))
+                row += [f"{1e3 * statistics.median(seconds):.4g}", median, "" if c is plain else f"[{low}, {high}]"]
                 if c.rival:
-                    faster, less = self.ratio(c, phase, self[c.rival]), self.memory_ratio(c, phase, self[c.rival])
-                    words = f"{1 / faster.median:.2f} times as fast, {less:.2f} of the memory"
+                    theirs = self[c.rival]
+                    faster = 1 / ratios(seconds, theirs.seconds[phase]).median
+                    words = f"{faster:.2f} times as fast, {c.memory[phase] / theirs.memory[phase]:.2f} of the memory"
                     rivalries.append(f"{c.name} against {c.rival}, {phase}: {words}")
-            if measured:
-                held, times = c.memory.get(phases[-1]), self.memory_ratio(c, phases[-1])
-                row += ["" if held is None else f"{held / 2**20:.1f}", "" if times is None else f"{times:.2f}"]
+            if c.memory:
+                row += [f"{c.memory[phases[-1]] / 2**20:.1f}"]
+                row += [f"{c.memory[phases[-1]] / plain.memory[phases[-1]]:.2f}" if plain.memory else ""]
                 row += [str(c.counts.get(name, "")) for name in ("kernels", "copies", "synchronizations")]
-            rows.append(row)
+            rows.append(row + [""] * (len(rows[0]) - len(row)))
         head, *lines = text_table(rows).splitlines()
         return "\n".join([f"{self.suite}: {self.title}", head, "-" * len(head), *lines, *rivalries])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with the ratios."""
-        document = asdict(self)
-        for c, row in zip(self.contenders, document["contenders"], strict=True):
-            row["ratios"] = {phase: self.ratio(c, phase) for phase in c.seconds}
-            row["memory_ratios"] = {phase: self.memory_ratio(c, phase) for phase in c.memory}
-        return document
+        return asdict(self)
 
 
 def number(ratio: float) -> str:

@@ -26,15 +26,18 @@ def scale_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.stack(outputs, 2)
 
 
-class ScaleConv(nn.Module):
-    """The paper's correlation with the weights of a :class:`~scalespaces.nn.ScaleConv2d`."""
+class Conv(nn.Module):
+    """With the weights of a :class:`~scalespaces.nn.ScaleConv2d`: the paper's correlation, or a plain one of images."""
 
     def __init__(self, like: ScaleConv2d) -> None:
         super().__init__()
         self.weight = nn.Parameter(side_by_side(like.weight))
         self.bias = None if like.bias is None else nn.Parameter(like.bias.detach().clone())
+        self.padding = [n // 2 for n in like.kernel_size[1:]]
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 4:
+            return F.conv2d(x, self.weight, self.bias, padding=self.padding)
         return scale_conv(x, self.weight, self.bias)
 
 
@@ -43,38 +46,24 @@ def side_by_side(weight: Tensor) -> Tensor:
     return (weight.transpose(1, 2).flatten(1, 2) if weight.ndim == 5 else weight).detach().clone()
 
 
-def plain_conv(like: Any) -> nn.Module:
-    """A convolution with the weights of a correlation whose filters have one level."""
-    size = like.kernel_size[1:]
-    conv = nn.Conv2d(like.in_channels, like.out_channels, size, padding=tuple(n // 2 for n in size))
-    conv.weight, conv.bias = like.weight, like.bias
-    return conv
-
-
 class Network(nn.Module):
     """A copy of a network of ours with PyTorch's layers: a baseline, or the paper's algorithm if it has levels."""
 
-    blocks: Any
-    transitions: Any
-    linear: Any
-    classifier: Any
-    lift: Any
-
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self: Any, model: nn.Module) -> None:
         super().__init__()
         for name, part in copy.deepcopy(model).named_children():
             self.add_module(name, part)
         self.lift = self.lift if self.lift.num_levels > 1 else None
-        conv, norm = (ScaleConv, nn.BatchNorm3d) if self.lift else (plain_conv, nn.BatchNorm2d)
         for name, layer in [*self.named_modules()]:
-            if isinstance(layer, ScaleConv2d):  # the classifier sees one level, in the paper's algorithm too
-                self.set_submodule(name, plain_conv(layer) if name == "classifier" else conv(layer))
+            if isinstance(layer, ScaleConv2d):
+                self.set_submodule(name, Conv(layer))
             elif isinstance(layer, ScaleBatchNorm):
+                norm = nn.BatchNorm3d if self.lift else nn.BatchNorm2d
                 own = norm(layer.num_features).to(layer.running_mean)
                 own.load_state_dict(layer.state_dict())
                 self.set_submodule(name, own)
 
-    def lifted(self, image: Tensor) -> Tensor:
+    def lifted(self: Any, image: Tensor) -> Tensor:
         if self.lift is None:
             return image
         levels = self.lift(image).stack()
@@ -85,20 +74,24 @@ class Network(nn.Module):
 class ResNet(Network):
     """The paper's ResNet, for images whose sides 8 divides: then its upsampling is that of ``F.interpolate``."""
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self: Any, image: Tensor) -> Tensor:
         x = self.lifted(image)
-        for n, block in enumerate(self.blocks):
-            x = residual(block, pool(x) if n and block.missing else x)
+        for n, block in enumerate(self.blocks):  # the supplement's res[1,h,w], without a skip in the last one
+            x = pool(x) if n and block.missing else x
+            out = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
+            if block.missing is not None:
+                out = out + (F.pad(x, [0, 0] * (x.ndim - 2) + [0, block.missing]) if block.missing else x)
+            x = out
         return F.interpolate(self.classifier(x.mean(2) if self.lift else x), image.shape[2:], mode="bilinear")
 
 
 class DenseNet(Network):
     """The paper's DenseNet."""
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self: Any, image: Tensor) -> Tensor:
         x = self.lifted(image)
         for block, transition in zip(self.blocks, self.transitions, strict=False):
-            mixed = dense(transition.mix, pool(dense(transition.reduce, dense_block(block, x))))
+            mixed = transition.mix(pool(transition.reduce(dense_block(block, x))))
             x = torch.cat([mixed, pool(x)], 1)
         x = dense_block(self.blocks[-1], x)
         return self.linear(x.mean([*range(2, x.ndim)]))
@@ -113,21 +106,8 @@ def pool(x: Tensor) -> Tensor:
     return F.avg_pool3d(x, (1, 2, 2)) if x.ndim == 5 else F.avg_pool2d(x, 2)
 
 
-def residual(block: Any, x: Tensor) -> Tensor:
-    """The supplement's res[1,h,w]: conv - BN - ReLU - conv - BN, with a skip except in the last block."""
-    out = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
-    if block.missing is None:
-        return out
-    return out + F.pad(x, [0, 0] * (x.ndim - 2) + [0, block.missing]) if block.missing else out + x
-
-
-def dense(layer: Any, x: Tensor) -> Tensor:
-    """The supplement's BN - ReLU - conv."""
-    return layer.conv(F.relu(layer.norm(x)))
-
-
 def dense_block(block: Any, x: Tensor) -> Tensor:
-    """Each layer sees the input and the outputs of all layers before it."""
+    """Each layer, BN - ReLU - conv, sees the input and the outputs of all layers before it."""
     for layer in block.layers:
-        x = torch.cat([x, dense(layer, x)], 1)
+        x = torch.cat([x, layer(x)], 1)
     return x

@@ -1,21 +1,19 @@
 """Measure what layers, lift, networks and loading cost, each as a ratio to a plain counterpart: PyTorch's own layers
-and the same networks written with them, OpenCV's filters, h5py. docs/performance.md explains rows and columns, and how
-they are measured.
-"""
+and the same networks written with them, OpenCV's filters, h5py. docs/performance.md explains rows and columns."""
 
 import argparse
 from collections.abc import Iterator
 
 import torch
 
-from benchmarks import _data, _lift, _networks
+from benchmarks import _suites
 from benchmarks._case import FORMATS, Case, Settings, measure
 from benchmarks._tables import progress
 from scalespaces._extras import require
 from scalespaces._measure import environment
 from scalespaces.cli._arguments import positive
 
-SUITES = {"layers": _networks.layers, "lift": _lift.cases, "models": _networks.models, "data": _data.cases}
+SUITES = {"layers": _suites.layers, "lift": _suites.lift, "models": _suites.models, "data": _suites.data}
 ON_THE_CPU = {"lift": ("cv2", "bench"), "data": ("h5py", "train")}  # their counterparts, and the extras with them
 
 

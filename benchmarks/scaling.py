@@ -3,8 +3,7 @@ sizes. Nothing runs on a GPU: activations are counted on tensors without data, a
 the memory of a step is also measured on this CPU."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from scalespaces._measure import peak_memory
 from scalespaces.models import create_model, summarize
 from scalespaces.models._registry import entry
 from scalespaces.nn import ScaleBatchNorm
-from scalespaces.space import ScaleSpace
 from scalespaces.train._data import num_classes
 from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import Recipe, load_recipe
@@ -43,9 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
-    yield from report({name: cost(*case) for name, case in CASES.items()})
+    yield from report({name: Cost(*case) for name, case in CASES.items()})
     if args.measure:
-        yield measured_memory()
+        caption = f"MiB for each sample of {' x '.join(map(str, MEASURED))} more: kept for the backward pass, in "
+        caption += "float32 and in bfloat16 by autocast, and the peak of PyTorch's allocator in a step"
+        head = ["network", "kept", "mixed", "peak", "mixed / kept", "peak / kept"]
+        yield Table("Measured memory", caption, head, [[name, *measure(*case)] for name, case in CASES.items()])
 
 
 def find_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -54,57 +55,38 @@ def find_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
     return load_recipe(next(f for f in files if yaml.safe_load(f.read_text())["model"].get("name") == model), overrides)
 
 
-@dataclass
 class Cost:
-    """What a network takes: numbers of parameters and buffers, its normalizations, and bytes for each sample."""
+    """What training a network takes, at its recipe's batch size."""
 
-    batch_size: int
-    states: int
-    parameters: int
-    buffers: list[Tensor]
-    norms: list[tuple[int, bool]]  # channels, and whether a gradient goes through the statistics
-    multiply_adds: int
-    outputs: float  # of all layers, as scalespaces info counts them
-    kept: float  # by autograd, until the backward pass
+    def __init__(self, model: str, preset: str) -> None:
+        recipe = find_recipe(model)
+        channels, *sides = entry(model).input_shape
+        shape = (channels, *(recipe.data.crop or sides))
+        network = build(recipe, preset, "meta")
+        self.gathered: list[int] = []  # how many numbers each batch normalization gathers: moments, batch and values
+        self.reduced: list[int] = []  # and how many each all-reduce of their gradients has; the last is of the loss
+
+        def see(norm: Any, inputs: tuple[Any, ...]) -> None:
+            numbers = 2 * norm.num_features + 2
+            self.gathered.append(numbers)
+            if inputs[0].level(0).requires_grad:
+                self.reduced.append(numbers)
+
+        for module in network.modules():
+            if isinstance(module, ScaleBatchNorm):
+                module.register_forward_pre_hook(see)
+        self.kept = kept_bytes(network, recipe, shape, 2) / 2  # by autograd, for a sample, until the backward pass
+        self.reduced.append(1)
+        self.summary = summarize(create_model(model, preset=preset), shape)
+        self.parameters = sum(p.numel() for p in network.parameters())
+        self.buffers = list(network.buffers())
+        self.batch_size, self.states = recipe.data.batch_size, STATES[recipe.optimizer.name]
 
     def memory(self, devices: int) -> str:
         """MiB of a device: parameters, gradients, DDP's copy of these, the optimizer's numbers, and activations."""
         samples, copies = max(1, self.batch_size // devices), 2 + self.states + (devices > 1)
         total = copies * self.parameters * FLOAT + samples * self.kept
         return f"{mebibytes(total)} ({samples}{'*' * (self.batch_size % devices > 0)})"
-
-    def gathered(self) -> list[int]:
-        """How many numbers each batch normalization gathers in a step: moments, batch and number of values."""
-        return [2 * channels + 2 for channels, _ in self.norms]
-
-    def reduced(self) -> list[int]:
-        """How many numbers each all-reduce of their gradients has in a step, and the last one, of the loss."""
-        return [*(2 * channels + 2 for channels, differentiated in self.norms if differentiated), 1]
-
-
-def cost(model: str, preset: str) -> Cost:
-    recipe = find_recipe(model)
-    channels, height, width = entry(model).input_shape
-    shape = (channels, *(recipe.data.crop or (height, width)))
-    network, norms = build(recipe, preset, "meta"), []
-
-    def see(module: Any, inputs: tuple[ScaleSpace]) -> None:
-        norms.append((module.num_features, inputs[0].level(0).requires_grad))
-
-    for module in network.modules():
-        if isinstance(module, ScaleBatchNorm):
-            module.register_forward_pre_hook(see)
-    summary = summarize(create_model(model, preset=preset), shape)
-    return Cost(
-        batch_size=recipe.data.batch_size,
-        states=STATES[recipe.optimizer.name],
-        parameters=sum(p.numel() for p in network.parameters()),
-        buffers=list(network.buffers()),
-        norms=norms,
-        multiply_adds=summary.multiply_adds,
-        outputs=summary.activations_mib * MEBI,
-        kept=kept_bytes(network, recipe, shape, 2, "meta") / 2,
-    )
 
 
 def build(recipe: Recipe, preset: str, device: str) -> nn.Module:
@@ -113,13 +95,13 @@ def build(recipe: Recipe, preset: str, device: str) -> nn.Module:
     return create_model(str(options.name), **arguments).to(device).train()
 
 
-def loss(network: nn.Module, recipe: Recipe, shape: Sequence[int], number: int, device: str) -> Tensor:
-    images = torch.rand(number, *shape, device=device)
+def loss(network: nn.Module, recipe: Recipe, shape: Sequence[int], number: int) -> Tensor:
+    images = torch.rand(number, *shape, device=next(network.parameters()).device)
     pixels = shape[1:] if recipe.data.segmentation else ()
-    return supervise(network, images, torch.zeros(number, *pixels, dtype=torch.int64, device=device), "answer")
+    return supervise(network, images, images.new_zeros((number, *pixels), dtype=torch.int64), "answer")
 
 
-def kept_bytes(network: nn.Module, recipe: Recipe, shape: Sequence[int], number: int, device: str) -> int:
+def kept_bytes(network: nn.Module, recipe: Recipe, shape: Sequence[int], number: int) -> int:
     """Bytes that autograd keeps for the backward pass, without the parameters; each storage once."""
     own = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
     kept: dict[int, tuple[int, Tensor]] = {}
@@ -131,7 +113,7 @@ def kept_bytes(network: nn.Module, recipe: Recipe, shape: Sequence[int], number:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss(network, recipe, shape, number, device)
+        loss(network, recipe, shape, number)
     return sum(size for size, _ in kept.values())
 
 
@@ -142,11 +124,11 @@ def mebibytes(number: float) -> str:
 def report(costs: dict[str, Cost]) -> Iterator[Table]:
     networks, memory, communication = [], [], []
     for name, c in costs.items():
-        weights = c.parameters * FLOAT
-        bytes_of = (weights, c.states * weights, c.outputs, c.kept)
-        networks.append([name, f"{c.parameters:,}", *map(mebibytes, bytes_of), f"{c.multiply_adds / 1e9:.2f}e9"])
+        weights, outputs = c.parameters * FLOAT, c.summary.activations_mib * MEBI
+        sizes = map(mebibytes, (weights, c.states * weights, outputs, c.kept))
+        networks.append([name, f"{c.parameters:,}", *sizes, f"{c.summary.multiply_adds / 1e9:.2f}e9"])
         memory.append([name, str(c.batch_size), *map(c.memory, DEVICES)])
-        small = c.gathered() + c.reduced()
+        small = c.gathered + c.reduced
         gradients = [f"{2 * (n - 1) / n * weights / MEBI:.2f}" for n in DEVICES[1:]]  # sent and received, in a ring
         sizes = [f"{size / 1024:.1f}" for size in (sum(small) * FLOAT, sum(x.nbytes for x in c.buffers))]
         communication.append([name, *gradients, str(len(small)), *sizes])
@@ -160,28 +142,18 @@ def report(costs: dict[str, Cost]) -> Iterator[Table]:
     yield Table("Communication", caption, ["network", *head, "collectives", "their KiB", "buffers KiB"], communication)
 
 
-def measured_memory() -> Table:
+def measure(model: str, preset: str) -> list[str]:
     """Memory for each sample more, on this machine."""
+    recipe = find_recipe(model)
+    network = build(recipe, preset, "cpu")
 
-    def measured(model: str, preset: str) -> list[str]:
-        recipe = find_recipe(model)
-        network = build(recipe, preset, "cpu")
+    kept = partial(kept_bytes, network, recipe, MEASURED)
 
-        def peak(number: int) -> int:
-            network.zero_grad(set_to_none=False)
-            return peak_memory(lambda: loss(network, recipe, MEASURED, number, "cpu").backward())
+    def peak(number: int) -> int:
+        network.zero_grad(set_to_none=False)
+        return peak_memory(lambda: loss(network, recipe, MEASURED, number).backward())
 
-        def more(size: Callable[[int], int]) -> float:
-            return (size(4) - size(2)) / 2
-
-        kept = partial(kept_bytes, network, recipe, MEASURED, device="cpu")
-        plain, highest = more(kept), more(peak)
-        with torch.autocast("cpu", torch.bfloat16):  # which keeps copies of the parameters as well
-            mixed = more(kept)
-        numbers = [f"{number / MEBI:.2f}" for number in (plain, mixed, highest)]
-        return [*numbers, f"{mixed / plain:.3f}", f"{highest / plain:.3f}"]
-
-    caption = f"MiB for each sample of {' x '.join(map(str, MEASURED))} more: kept for the backward pass, in float32 "
-    caption += "and in bfloat16 by autocast, and the peak of PyTorch's allocator in a step"
-    head = ["network", "kept", "mixed", "peak", "mixed / kept", "peak / kept"]
-    return Table("Measured memory", caption, head, [[name, *measured(*case)] for name, case in CASES.items()])
+    plain, highest = ((size(4) - size(2)) / 2 for size in (kept, peak))
+    with torch.autocast("cpu", torch.bfloat16):  # which keeps copies of the parameters as well
+        mixed = (kept(4) - kept(2)) / 2
+    return [*(f"{n / MEBI:.2f}" for n in (plain, mixed, highest)), f"{mixed / plain:.3f}", f"{highest / plain:.3f}"]

@@ -1,7 +1,6 @@
 """Cases compare what is alike; tables and JSON hold what was measured of them."""
 
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
-from benchmarks import _data
-from benchmarks._case import Case, Contender, Settings, measure, tensors, training_step
+from benchmarks import _suites
+from benchmarks._case import FORMATS, Case, Contender, Settings, measure, tensors, training_step
 from benchmarks.cost import SUITES
 
 QUICK = Settings(runs=1, quick=True)
@@ -36,10 +35,9 @@ def test_networks_and_their_limits():
 @pytest.mark.parametrize("format", ["channels_last", "contiguous"])
 def test_contenders_see_what_settings_say(format):
     settings = dataclasses.replace(QUICK, format=format, dtype=torch.float64)
-    formats = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
     for case in (*SUITES["layers"](settings), *SUITES["models"](settings)):
         for c in case.contenders:
-            wanted = formats["contiguous" if c.name.endswith("contiguous") else format]
+            wanted, _ = FORMATS["contiguous" if c.name.endswith("contiguous") else format]
             for tensor in (*c.work.parameters(), *(t for x in c.inputs for t in tensors(x))):
                 assert tensor.dtype == torch.float64
                 assert tensor.ndim != 4 or tensor.is_contiguous(memory_format=wanted)
@@ -67,7 +65,7 @@ def test_opencv_lifts_as_we_do_and_gets_its_threads_back():
 def test_plain_h5py_reads_the_same_patches(monkeypatch):
     batches = []
     keep = lambda *args, **kwargs: batches.append([*DataLoader(*args, **kwargs)]) or ()  # noqa: E731
-    monkeypatch.setattr(_data, "DataLoader", keep)
+    monkeypatch.setattr(_suites, "DataLoader", keep)
     reading, parts = ([(c.name, c.work()) for c in case.contenders] for case in SUITES["data"](QUICK))
     assert [name for name, _ in reading] == ["plain: h5py", "ours: PCam"]
     theirs, ours, _ = batches
@@ -121,7 +119,7 @@ def example() -> Case:
     return Case("layers", "a layer", contenders)
 
 
-def test_the_table_has_medians_over_rounds_and_json_the_ratios():
+def test_the_table_has_medians_over_rounds():
     lines = str(example()).splitlines()
     assert lines[0] == "layers: a layer"
     head = "limit  forward, ms  ratio  quartiles  training, ms  ratio  quartiles  MiB  ratio  kernels  copies  waits"
@@ -132,5 +130,3 @@ def test_the_table_has_medians_over_rounds_and_json_the_ratios():
     assert lines[4].index("3.00") + 4 == lines[1].index("ratio") + 5  # numbers end where their head ends
     assert lines[6] == "dense against paper, forward: 2.00 times as fast, 1.00 of the memory"
     assert lines[7] == "dense against paper, training: 1.00 times as fast, 0.50 of the memory"
-    dense = json.loads(json.dumps(example().to_json(), allow_nan=False))["contenders"][1]
-    assert (dense["ratios"]["training"], dense["memory_ratios"]["training"]) == ([2.5, 3.0, 4.0], 3.0)

@@ -1,16 +1,20 @@
-"""Counts of kernels, copies and synchronizations: of functions whose operations are known, and of a traced graph."""
+"""Counts of operations, compared with a traced graph; limits, with PyTorch's FLOPs and with filters that are folded."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from models.networks import small
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 import scalespaces
-from benchmarks._counts import COPIES, NO_KERNEL, counts
+from benchmarks._counts import COPIES, NO_KERNEL, counts, folded_share, limits
+from benchmarks._rivals import rival
 from scalespaces.functional._fast import _choice
+from scalespaces.models import create_model
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
 
@@ -105,3 +109,56 @@ class TestReadiness:
             module(x)  # matrices are built once
             found.add(counts(module, x)["kernels"])
         assert len(found) == 1
+
+
+@pytest.mark.parametrize("taps", [1, 3, 5])
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_folded_filters_have_as_many_taps_as_numbers_that_are_not_zero(taps, factor):
+    coarse = np.eye(41)
+    fine = np.arange(40 * factor + 1) / factor
+    upsampled = np.stack([np.interp(fine, np.arange(41), impulse) for impulse in coarse])
+    weight = np.arange(1.0, taps + 1)
+    out = np.stack([np.convolve(row, weight, "same") for row in upsampled])
+    one_period = out[:, 20 * factor : 21 * factor]
+    share = np.count_nonzero(one_period) / (taps * factor)
+    assert folded_share((taps,), factor) == min(share, 1)
+    assert folded_share((taps, taps), factor) == pytest.approx(min(share**2, 1))
+
+
+def test_limits_of_a_layer():
+    for k, dense, pyramid, folded in ((1, 4, 85 / 64, 85 / 64), (2, 7, 85 / 64 + 21 / 16, 85 / 64 + 21 / 16 * 25 / 36)):
+        image, layer = torch.zeros(1, 2, 128, 128), ScaleConv2d(2, 3, (k, 3, 3))
+        assert limits(layer, scalespaces.lift(image, 4, sampling="dense")) == pytest.approx((dense, dense))
+        assert limits(layer, scalespaces.lift(image, 4)) == pytest.approx((pyramid, folded))
+
+
+@pytest.mark.parametrize(
+    ("name", "baseline", "side"),
+    [("s_resnet", "resnet", 64), ("s_resnet_no_interaction", "resnet", 64), ("s_densenet", "densenet", 96)],
+)
+def test_limits_of_dense_networks_are_flops(name, baseline, side):
+    model = create_model(name, preset="paper")
+    flops = []
+    for network in (rival(model), rival(create_model(baseline))):
+        network = network.to("meta").eval()
+        if network.lift:
+            network.lift = _Levels()
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            network(torch.zeros(1, 3, side, side, device="meta"))
+        flops.append(counter.get_total_flops())
+    image = torch.zeros(1, 3, side, side)
+    dense, _ = limits(model, image)
+    assert dense == pytest.approx(flops[0] / flops[1], rel=1e-12)
+    pyramid, folded = limits(create_model(name), image)
+    assert 1 < folded <= pyramid < dense
+
+
+class _Levels(nn.Module):
+    """Levels without a blur, whose multiplications are not counted."""
+
+    def forward(self, image):
+        self.image = image
+        return self
+
+    def stack(self):
+        return torch.stack([self.image] * 4, 2)

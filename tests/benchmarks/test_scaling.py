@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.scaling import build, cost, find_recipe, kept_bytes
+from benchmarks.scaling import Cost, build, find_recipe, kept_bytes
 from scalespaces.train._run import train
 from scalespaces.train._tasks import Task
 from tests.pictures import write_cityscapes, write_pcam
@@ -19,9 +19,7 @@ from tests.pictures import write_cityscapes, write_pcam
 @pytest.mark.parametrize("preset", ["paper", "recommended"])
 def test_counted_without_data_is_what_real_tensors_keep(preset):
     recipe = find_recipe("s_densenet")
-    counted, real = (
-        kept_bytes(build(recipe, preset, device), recipe, (3, 32, 32), 2, device) for device in ("meta", "cpu")
-    )
+    counted, real = (kept_bytes(build(recipe, preset, device), recipe, (3, 32, 32), 2) for device in ("meta", "cpu"))
     assert counted == real
 
 
@@ -35,10 +33,10 @@ def test_two_processes_send_what_was_computed(model, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     seen = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    expected = cost(model, "recommended")
-    assert seen["all_gather"] == expected.gathered()
-    assert sum(seen["all_reduce"]) == sum(expected.reduced()) + expected.parameters
-    assert len(seen["all_reduce"]) == len(expected.reduced()) + 2  # two of gradients
+    expected = Cost(model, "recommended")
+    assert seen["all_gather"] == expected.gathered
+    assert sum(seen["all_reduce"]) == sum(expected.reduced) + expected.parameters
+    assert len(seen["all_reduce"]) == len(expected.reduced) + 2  # two of gradients
     assert sum(seen["broadcast"]) == sum(buffer.numel() for buffer in expected.buffers)
 
 
