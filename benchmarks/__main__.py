@@ -13,6 +13,7 @@ from scalespaces.cli._arguments import Parser, positive
 
 NAMES = {
     "cost": "time, memory and kernels of layers, lift, networks and loading, compared with plain PyTorch",
+    "conversion_time": "time of a converted network, compared with calls of the plain one on every level",
     "sampling": "errors and cost of each sampling, method and zero-scale",
     "choices": "what base, levels, sampling and zero-scale do to a network",
     "pooling": "which way to combine the scores of levels that are trained together",
