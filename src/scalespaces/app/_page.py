@@ -159,7 +159,9 @@ def _add_lift(gr: Any) -> tuple[list[Any], list[Any]]:
         about = "direct: one blur for each level, as in the paper; cascade: one step from level to level, exact"
         method = gr.Radio(list(METHODS), value="cascade", label="Method", info=about, elem_id="method")
 
-    reveal = lambda chosen: gr.update(visible=chosen == "oversampled")  # noqa: E731
+    def reveal(chosen: str) -> Any:
+        return gr.update(visible=chosen == "oversampled")
+
     sampling.change(reveal, sampling, oversampling, show_progress="hidden", **_PRIVATE)
     typed, chosen = [base, zero_scale, oversampling], [kernel, levels, first, sampling, method]
     changes = [event for field in typed for event in (field.submit, field.blur)]  # not at every letter

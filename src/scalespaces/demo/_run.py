@@ -63,8 +63,11 @@ def series(trial: study.Trial, label: int) -> tuple[Frame, ...]:
     # The answer is the log-sum-exp of the levels' scores, so shares are their softmax over levels.
     shares = torch.cat([level.gather(1, predicted) for level in scores.levels], 1).softmax(1)
     columns = zip(FINE_SIZES, shown, trial.cnn(shown).softmax(1), answer.softmax(1), shares, strict=True)
-    rounded = lambda row: tuple(round(value, 4) for value in row.tolist())  # noqa: E731
-    return tuple(Frame(size, _png(image), *map(rounded, rows)) for size, image, *rows in columns)
+    return tuple(Frame(size, _png(image), *map(_rounded, rows)) for size, image, *rows in columns)
+
+
+def _rounded(row: Tensor) -> tuple[float, ...]:
+    return tuple(round(value, 4) for value in row.tolist())
 
 
 @torch.inference_mode()
