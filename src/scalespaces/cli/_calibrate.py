@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     source, folder = Path(args.file), Path(args.images)
     out = Path(args.out or source.with_name(f"{source.stem}-calibrated{source.suffix}"))
     if not folder.is_dir():
-        raise NotADirectoryError(f"--images must be a folder, got {args.images!r}")
+        raise NotADirectoryError(f"--images is a folder, got {args.images!r}")
     refuse_existing([out], args.force)
     network = models.load(source, args.model and build(args.model), device=device_called(args.device))
     files, classes = sorted(image_files(folder)), list(network.card.classes)
