@@ -20,6 +20,7 @@ NAMES = {
     "conversion": "accuracy of pretrained networks, converted and calibrated, on photographs at several sizes",
     "scaling": "memory and communication of training on many devices",
     "semigroups": "how far discretized actions are from the law of a semigroup",
+    "reproduce": "a study from data to table: PCam, Cityscapes, MNIST-scale",
     "results": "mean and spread of evaluations with several seeds",
 }
 

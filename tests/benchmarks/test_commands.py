@@ -73,7 +73,7 @@ def test_every_benchmark_is_listed_and_has_defaults(capsys):
         main(["--help"])
     out = capsys.readouterr().out
     needed = {"results": ["file.json"], "conversion": ["--images", "photos", "--work", "answers"]}
-    needed["pooling"] = ["--answers", "answers.json"]
+    needed |= {"pooling": ["--answers", "answers.json"], "reproduce": ["pcam", "--data", "folder"]}
     for name in NAMES:
         assert f"\n    {name}" in out
         assert parse([name, *needed.get(name, [])]).threads is None
@@ -93,7 +93,7 @@ def test_results_of_several_seeds(tmp_path, capsys):
     for seed, accuracy in enumerate((0.5, 0.7)):
         rows = [{"model": "CNN", "method": method, "scale": 2.0, "metrics": {"accuracy": accuracy}, "cost": 1.0}]
         files.append(tmp_path / f"{seed}.json")
-        files[-1].write_text(json.dumps({"results": rows}))
+        files[-1].write_text(json.dumps({"metric": "accuracy", "results": rows}))
     assert main(["results", *map(str, files)]) == 0
     assert "| CNN | 60.0 ± 14.1 | 1.0x |" in capsys.readouterr().out
 

@@ -1,0 +1,153 @@
+"""Reproduce a study from data to table: train every network with every seed, evaluate them, and print mean and spread.
+Each step is a command of scalespaces, which is printed and can be run alone. What is done is not done again, and an
+interrupted training resumes, so the same command continues after a stop. The budget full is the published schedule;
+quick is one that two CPU cores finish. Run it in a checkout."""
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks._tables import Table, progress
+from scalespaces.cli._arguments import positive
+
+ROOT = Path(__file__).parents[1]
+SCALES = "0.5 0.71 1 1.41 2"
+
+
+@dataclass(frozen=True)
+class Study:
+    """The commands of a study. ``{data}``, ``{made}``, ``{seed}`` and ``{out}`` stand for folders and the seed."""
+
+    data: str  # what --data is
+    networks: dict[str, str]  # by name: the recipe and its own options
+    train: dict[str, str]  # by budget: options of all trainings
+    evaluate: dict[str, str]  # by budget: options of the evaluation
+    metrics: tuple[str, ...]
+    make: dict[str, str] = field(default_factory=dict)  # by folder in {made}: the command that makes these data
+    seeds: int = 3
+
+
+STUDIES = {
+    "pcam": Study(
+        data="PCam: the official files, or for quick a folder with train.csv, valid.csv and test.csv",
+        networks={
+            "DenseNet": "pcam_densenet.yaml",
+            "DenseNet, jitter": "pcam_densenet.yaml --data.jitter [0.5,2]",
+            "S-DenseNet": "pcam_s_densenet.yaml",
+            "P4M-DenseNet": "pcam_p4m_densenet.yaml",
+        },
+        train={
+            "full": "--data.root {data}",
+            "quick": "--data.kind table --data.num_classes 2 --data.root {data} --data.limit 2000 --data.workers 0 "
+            "--data.batch_size 32 --model.preset recommended --trainer.epochs 10 --optimizer.lr_milestones [7,9] "
+            "--optimizer.lr 0.05 --optimizer.warmup 60",
+        },
+        evaluate={
+            "full": f"--kind pcam --root {{data}} --scales {SCALES} --tta {SCALES}",
+            "quick": f"--kind table --root {{data}} --scales {SCALES} --tta {SCALES}",
+        },
+        metrics=("accuracy", "auroc"),
+    ),
+    "cityscapes": Study(
+        data="Cityscapes: the official tree, or for quick a folder with train/images, train/masks, valid/images ...",
+        networks={
+            "ResNet": "cityscapes_resnet.yaml",
+            "ResNet, jitter": "cityscapes_resnet.yaml --data.jitter [0.5,2]",
+            "ResNet, matched parameters": "cityscapes_resnet_matched_parameters.yaml",
+            "S-ResNet, no interaction": "cityscapes_s_resnet_no_interaction.yaml",
+            "S-ResNet": "cityscapes_s_resnet.yaml",
+        },
+        train={
+            "full": "--data.root {data}",
+            # Validated on images held out of the training set; the set valid is for the evaluation.
+            "quick": "--data.kind masks --data.num_classes 19 --data.root {data}/train --data.crop [192,192] "
+            "--data.workers 0 --model.preset recommended --trainer.epochs 8 --optimizer.lr_milestones [6,7] "
+            "--trainer.valid_batches 40",
+        },
+        evaluate={
+            "full": f"--kind cityscapes --root {{data}} --splits valid --scales {SCALES} --tta {SCALES}",
+            "quick": "--kind masks --root {data} --splits valid --limit 100 --scales 0.5 1 2 --tta 0.5 1 2",
+        },
+        metrics=("average_precision", "mean_iou"),
+    ),
+    "mnist-scale": Study(
+        data="MNIST's original files",
+        networks={"CNN": "mnist_scale_cnn.yaml", "S-CNN": "mnist_scale_s_cnn.yaml"},
+        make={"seed_{seed}": "data make mnist-scale {made} --source {data} --seeds {seed}"},
+        train={
+            "full": "--data.root {made}/seed_{seed}",
+            "quick": "--data.root {made}/seed_{seed} --data.limit 2000 --trainer.epochs 10 "
+            "--optimizer.lr_milestones [4,7]",
+        },
+        evaluate={
+            "full": "--kind idx --root {made}/seed_{seed}",
+            "quick": "--kind idx --root {made}/seed_{seed} --limit 10000",
+        },
+        metrics=("accuracy",),
+        seeds=6,
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("study", choices=STUDIES, help="; ".join(f"{name} ({study.data})" for name, study in STUDIES.items()))
+    add("--data", required=True, metavar="FOLDER", help="the study's data")
+    add("--work", default="out/reproduce", metavar="FOLDER", help="networks and results go there")
+    add("--budget", choices=("quick", "full"), default="quick", help="the schedule (default: %(default)s)")
+    add(
+        "--seeds", type=positive, metavar="N", help="repeat everything with seeds 0 to N - 1 (default: the study's own)"
+    )
+    add("--networks", nargs="+", metavar="NAME", help="only these networks of the study")
+    add("--devices", type=positive, default=1, metavar="N", help="train with torchrun on N devices")
+    add("--dry-run", action="store_true", help="print the commands that are left to run, and run none")
+    add("--plot", metavar="FILE", help="draw the first metric over scale there")
+
+
+def run(args: argparse.Namespace) -> Iterator[Table]:
+    study = STUDIES[args.study]
+    if unknown := set(args.networks or ()) - study.networks.keys():
+        raise ValueError(f"networks of {args.study} are {'; '.join(study.networks)}, got {'; '.join(sorted(unknown))}")
+    folder = Path(args.work, f"{args.study}-{args.budget}")
+    seeds = range(args.seeds or study.seeds)
+    steps = [step for seed in seeds for step in commands(study, seed, folder, args)]
+    todo = [command for command, made in steps if not made.exists()]
+    for number, command in enumerate(todo, 1):
+        text = f"[{number} of {len(todo)}] {shlex.join(command)}"
+        progress(text)
+        if not args.dry_run and (code := subprocess.run([sys.executable, "-m", *command], cwd=ROOT).returncode):
+            raise ValueError(f"exit code {code} from: {shlex.join(command)}; the same command continues from there")
+    if not args.dry_run:
+        files = [str(result_file(folder, seed)) for seed in seeds]
+        yield from results.tables(files, study.metrics, args.plot)
+
+
+def commands(study: Study, seed: int, folder: Path, args: argparse.Namespace) -> Iterator[tuple[list[str], Path]]:
+    """The commands for a seed, as arguments of ``python -m``, each with the last file it makes."""
+    places = {"data": Path(args.data).absolute(), "made": (folder / "data").absolute(), "seed": seed}
+
+    def words(text: str) -> list[str]:
+        return [word.format(**places) for word in shlex.split(text)]
+
+    networks = {name: text for name, text in study.networks.items() if name in (args.networks or study.networks)}
+    for made, text in study.make.items():
+        yield ["scalespaces", *words(text)], places["made"] / made.format(**places)
+    torchrun = f"torch.distributed.run --standalone --nproc-per-node {args.devices} -m " if args.devices > 1 else ""
+    files = []
+    for name, text in networks.items():
+        out = (folder / f"{name.lower().replace(',', '').replace(' ', '_')}_{seed}").absolute()
+        own = words(f"recipes/{text} {study.train[args.budget]} --seed {{seed}} --out {out} --resume")
+        yield [*f"{torchrun}scalespaces train".split(), *own], out / "result.json"
+        files.append(str(out / "model.safetensors"))
+    made = result_file(folder, seed).absolute()
+    options = words(study.evaluate[args.budget])
+    yield ["scalespaces", "evaluate", *files, "--names", *networks, *options, "--json", str(made)], made
+
+
+def result_file(folder: Path, seed: int) -> Path:
+    return folder / f"seed_{seed}.json"
