@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
-from benchmarks import _suites
+from benchmarks import cost
 from benchmarks._case import FORMATS, Case, Contender, Settings, measure, tensors, training_step
 from benchmarks.cost import SUITES
 
@@ -65,7 +65,7 @@ def test_opencv_lifts_as_we_do_and_gets_its_threads_back():
 def test_plain_h5py_reads_the_same_patches(monkeypatch):
     batches = []
     keep = lambda *args, **kwargs: batches.append([*DataLoader(*args, **kwargs)]) or ()  # noqa: E731
-    monkeypatch.setattr(_suites, "DataLoader", keep)
+    monkeypatch.setattr(cost, "DataLoader", keep)
     reading, parts = ([(c.name, c.work()) for c in case.contenders] for case in SUITES["data"](QUICK))
     assert [name for name, _ in reading] == ["plain: h5py", "ours: PCam"]
     theirs, ours, _ = batches
