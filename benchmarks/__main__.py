@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 
 import torch
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         facts, results = environment(), []
         for result in args.run(args):
             print(f"\n{result}", flush=True)
-            results.append(result.to_json())
+            results.append(asdict(result))
         if args.json is not None:
             options = {name: value for name, value in vars(args).items() if name != "run"}
             write_json(args.json, {"environment": facts, "options": options, "results": results})

@@ -1,7 +1,7 @@
 """Cases: contenders that take turns, what was measured of them, and tables of that."""
 
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -93,9 +93,6 @@ class Case:
             rows.append(row + [""] * (len(rows[0]) - len(row)))
         head, *lines = text_table(rows).splitlines()
         return "\n".join([f"{self.suite}: {self.title}", head, "-" * len(head), *lines, *rivalries])
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def number(ratio: float) -> str:

@@ -15,9 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scalespaces.nn import ScaleConv2d
 from scalespaces.space import ScaleSpace
 
-PADDINGS = {"constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"}
-MOVES = {"_to_copy", "cat", "clone", "copy", "copy_", "gather", "index", "index_select", "repeat", "roll", "stack"}
-COPIES = PADDINGS | MOVES | {"take"}
+COPIES = {"_to_copy", "cat", "clone", "copy", "copy_", "gather", "index", "index_select", "repeat", "roll", "stack"}
+COPIES |= {"constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "take"}
 DOWNLOADS = {"_local_scalar_dense", "_unique2", "equal", "is_nonzero", "item", "masked_select", "nonzero", "unique_dim"}
 WAITS = DOWNLOADS | {"lift_fresh"}  # of a tensor made from the host's own numbers, which have to be sent to the device
 NO_KERNEL = {"_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "resize_"}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces import models
+from scalespaces._torch import is_channels_last
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
 
@@ -21,8 +22,7 @@ def scale_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     outputs = []
     for k in range(levels):
         seen = torch.cat(x[:, :, k : k + depth].unbind(2), 1)
-        padding = [2**k * (n // 2) for n in weight.shape[2:]]
-        outputs.append(F.conv2d(seen, weight[:, : seen.shape[1]], bias, padding=padding, dilation=2**k))
+        outputs.append(F.conv2d(seen, weight[:, : seen.shape[1]], bias, padding="same", dilation=2**k))
     return torch.stack(outputs, 2)
 
 
@@ -33,11 +33,10 @@ class Conv(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(side_by_side(like.weight))
         self.bias = None if like.bias is None else nn.Parameter(like.bias.detach().clone())
-        self.padding = [n // 2 for n in like.kernel_size[1:]]
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 4:
-            return F.conv2d(x, self.weight, self.bias, padding=self.padding)
+            return F.conv2d(x, self.weight, self.bias, padding="same")
         return scale_conv(x, self.weight, self.bias)
 
 
@@ -67,8 +66,7 @@ class Network(nn.Module):
         if self.lift is None:
             return image
         levels = self.lift(image).stack()
-        channels_last = image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
-        return levels.contiguous(memory_format=torch.channels_last_3d) if channels_last else levels
+        return levels.contiguous(memory_format=torch.channels_last_3d) if is_channels_last(image) else levels
 
 
 class ResNet(Network):

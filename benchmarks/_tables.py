@@ -3,8 +3,7 @@
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 Cell = str | float | tuple[float, float] | None  # None where nothing was measured
 Cells = Callable[..., Sequence[Cell]]
@@ -32,9 +31,6 @@ class Table:
         if isinstance(cell, tuple):
             return " / ".join(map(self._text, cell))
         return "exact" if cell <= self.exact else f"{cell:.2g}"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def grid(title: str, caption: str, keys: Keys, head: Iterable[str], cells: Cells, exact: float = 1e-12) -> Table:
