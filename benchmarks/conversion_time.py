@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks._case import Case, Contender, Settings, measure
-from benchmarks.conversion import FINEST, LAST, TTA
+from benchmarks.conversion import FINEST, LAST, SIDES, TTA
 from scalespaces import convert
 from scalespaces.cli._arguments import positive
 from scalespaces.train._scales import MultiScale
@@ -18,20 +18,20 @@ from scalespaces.train._scales import MultiScale
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=positive, default=9, help="rounds that count")
-    parser.add_argument("--side", type=positive, default=224, help="of the image")
 
 
 @torch.no_grad()
 def run(args: argparse.Namespace) -> Iterator[Case]:
     lite: Any = import_module("efficientnet_lite_pytorch")
     model = lite.EfficientNet.from_name("efficientnet-lite0", image_size=None).eval()
-    image, settings = torch.rand(1, 3, args.side, args.side), Settings(args.runs)
+    side, settings = SIDES["lite0"], Settings(args.runs)
+    image = torch.rand(1, 3, side, side)
     network, coarse, fine = (
         convert(model, {"num_levels": LAST - first + 1, "first_level": first}, scale_pool=pool).eval()
         for first, pool in ((0, "image"), (0, "trust"), (FINEST, "trust"))
     )
     levels, augmented = network.lift(image).levels, MultiScale(model, TTA)
-    title = f"EfficientNet-Lite0, {args.side} x {args.side}, batch 1"
+    title = f"EfficientNet-Lite0, {side} x {side}, batch 1"
     all_levels = [
         Contender("plain, on four levels", lambda: [model(level) for level in levels]),
         Contender("converted, all levels", lambda: network.scores(image)),
