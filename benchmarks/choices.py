@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks._tables import Cell, Table, grid, progress
+from benchmarks.pooling import accuracies, shuffled
 from benchmarks.sampling import MAIN_SAMPLINGS, SAMPLINGS, ZERO_SCALES
 from scalespaces import equivariance_error
 from scalespaces.data import digits, photograph, to_unit, unseen_scales
-from scalespaces.functional import scale_pool
+from scalespaces.demo._study import Settings, train
 from scalespaces.models import create_model
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleConv2d
 from scalespaces.testing import translation_error
-from scalespaces.train._levels import supervise
 
 ROOT2 = math.sqrt(2)
 BASES = {"2": 2.0, "1.41": ROOT2}
@@ -39,7 +39,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "- dense": {"lift": FIVE | {"sampling": "dense"}},
 }
 POOLS = ("max", "mean")
-SEEDS, EPOCHS, BATCH = 3, 8, 32
+SEEDS = 3
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
@@ -81,7 +81,7 @@ def accuracy() -> Table:
     rows, unit = [], multiply_adds(network("CNN").eval(), image)
     for name in NETWORKS:
         progress(f"accuracy: {name}")
-        found = np.mean([accuracies(name, seed) for seed in range(SEEDS)], axis=0)
+        found = np.mean([trained(name, seed) for seed in range(SEEDS)], axis=0)
         cost = f"{multiply_adds(network(name).eval(), image) / unit:.1f}x"
         for pool, row in zip([""] if name == "CNN" else POOLS, found, strict=False):  # its one level answers
             rows.append([name, pool, *(f"{cell:.1f}" for cell in row), cost])
@@ -94,32 +94,14 @@ def network(name: str) -> Any:
     return create_model("s_cnn", **size, **NETWORKS[name])
 
 
-def accuracies(name: str, seed: int) -> list[tuple[float, ...]]:
-    """Per cent for each way to combine the levels' scores, at each size."""
-    scales = [2.0 * size for size in SIZES]
+def trained(name: str, seed: int) -> list[list[float]]:
+    """Accuracies in percent, for each way to combine the levels' scores, at each size."""
     how: Any = {"train": 2.0, "place": "random", "seed": seed}
-    trained = unseen_scales(*digits(), tests=[], canvas=TRAINED, **how)["train"]
-    tests = unseen_scales(*digits(), tests=scales, canvas=CANVAS, **how)
+    learned = unseen_scales(*digits(), tests=[], canvas=TRAINED, **how)["train"]
+    tests = unseen_scales(*digits(), tests=[2.0 * size for size in SIZES], canvas=CANVAS, **how)
+    tested = {size: tests[f"test_{2 * size:g}"] for size in SIZES}
     torch.manual_seed(seed)
-    model = network(name).train()
-    train(model, to_unit(trained.images), trained.labels)
-    found = []
-    with torch.no_grad():
-        for test in (tests[f"test_{scale:g}"] for scale in scales):
-            scores = model.eval().scores(to_unit(test.images))
-            answers: list[Any] = [scale_pool(scores, pool) for pool in POOLS]
-            found.append([100 * float((answer.argmax(1) == test.labels).float().mean()) for answer in answers])
-    return [*zip(*found, strict=True)]
-
-
-def train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """Every level learns from the mean of the levels' logits."""
-    generator, steps = torch.Generator().manual_seed(0), len(images) // BATCH
-    optimizer = torch.optim.Adam(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=EPOCHS * steps)
-    for _ in range(EPOCHS):
-        for chosen in torch.randperm(len(images), generator=generator).split(BATCH)[:steps]:
-            optimizer.zero_grad()
-            (supervise(model, images[chosen], labels[chosen], "mean") / BATCH).backward()
-            optimizer.step()
-            schedule.step()
+    model, settings = network(name), Settings(len(learned), epochs=8, batch_size=32, rate=0.01, warmup=0.3, decay=0.0)
+    train(model, shuffled(to_unit(learned.images), learned.labels, 0, settings), settings, "mean")
+    found = accuracies(model, {size: (to_unit(test.images), test.labels) for size, test in tested.items()})
+    return [list(found[pool].values()) for pool in POOLS]

@@ -13,6 +13,7 @@ from scalespaces.data import photograph
 from scalespaces.semigroups import AffineContractions, ScaleTranslations
 from scalespaces.theory import ScaleTranslation
 
+SIZE = 256  # pixels along each side: a multiple of 4, at least 32
 TURN = np.array([[0.8, -0.6], [0.6, 0.8]])
 PAIRS = {  # the matrices A and B of the two elements
     "isotropic 1/2, 1/2": (np.eye(2) / 2, np.eye(2) / 2),
@@ -22,20 +23,13 @@ PAIRS = {  # the matrices A and B of the two elements
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", type=int, default=256, help="pixels along each side, a multiple of 4, at least 32")
-
-
 def run(args: argparse.Namespace) -> Iterator[Table]:
-    size = args.size
-    if size < 32 or size % 4:
-        raise ValueError(f"--size must be a multiple of 4 and at least 32, got {size}")
-    x = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
-    r = (x[:, None] ** 2 + 0.5 * x[None] ** 2 + 0.3 * x[:, None] * x[None]) / (size / 6) ** 2
+    x = torch.arange(SIZE, dtype=torch.float64) - (SIZE - 1) / 2
+    r = (x[:, None] ** 2 + 0.5 * x[None] ** 2 + 0.3 * x[:, None] * x[None]) / (SIZE / 6) ** 2
     images = {
         "smooth": (torch.exp(-r) * (1 + 0.5 * torch.sin(x[:, None] / 2)))[None, None],
-        "photograph": photograph(size).double().mean(-3).reshape(1, 1, size, size),
-        "noise": torch.as_tensor(np.random.default_rng(0).normal(size=(1, 1, size, size))),
+        "photograph": photograph(SIZE).double().mean(-3).reshape(1, 1, SIZE, SIZE),
+        "noise": torch.as_tensor(np.random.default_rng(0).normal(size=(1, 1, SIZE, SIZE))),
     }
     rows = []
     for s0 in (0.25, 0.5, 1.0):
@@ -44,7 +38,7 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
             rows.append([f"scale 1/2, 1/2, {method}", str(s0), *errors])
         for name, (A, B) in PAIRS.items():
             rows.append([f"affine, {name}", str(s0), *(affine_error(image, A, B, s0) for image in images.values())])
-    caption = f"Relative L2 distance of S_s S_t and S_st, {size} x {size}, float64"
+    caption = f"Relative L2 distance of S_s S_t and S_st, {SIZE} x {SIZE}, float64"
     yield Table("Laws of semigroups", caption, ["elements", "s0", *images], rows)
 
 

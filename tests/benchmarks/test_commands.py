@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks import semigroups
 from benchmarks.__main__ import NAMES, main, parse
 from benchmarks._case import Case, Contender
-from benchmarks._textures import KINDS, textures
 from benchmarks.cost import SUITES
-from benchmarks.pooling import FITTED, POOLS, TRAINED
+from benchmarks.pooling import FITTED, KINDS, POOLS, STUDIES, TRAINED, textures
 from scalespaces.train._evaluate import METHODS
 
 
@@ -79,8 +79,9 @@ def test_every_benchmark_is_listed_and_has_defaults(capsys):
         assert parse([name, *needed.get(name, [])]).threads is None
 
 
-def test_laws_of_semigroups(capsys):
-    assert main(["semigroups", "--size", "32"]) == 0
+def test_laws_of_semigroups(capsys, monkeypatch):
+    monkeypatch.setattr(semigroups, "SIZE", 32)
+    assert main(["semigroups"]) == 0
     lines = capsys.readouterr().out.splitlines()
     exact = next(line.split(" | ") for line in lines if "cascade | 0.25" in line)
     assert all(float(cell.strip(" |")) < 1e-12 for cell in exact[2:])
@@ -101,15 +102,15 @@ def test_results_of_several_seeds(tmp_path, capsys):
 def test_ways_to_combine_levels_from_kept_answers(tmp_path, capsys):
     answers = tmp_path / "answers.jsonl"
     rows = [
-        {"data": "digits", "seed": seed, "way": way, "accuracy": {"0.5": 60.0 + 2 * seed, "1": 99.0, "2": 80.0}}
-        for seed in (0, 1)
+        {"data": data, "seed": seed, "way": way, "accuracy": {"0.5": 60.0 + 2 * seed, "1": 99.0, "2": 80.0}}
+        for data in STUDIES
+        for seed in range(3)
         for way in (*POOLS, FITTED, TRAINED)
     ]
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["pooling", "--answers", str(answers), "--data", "digits", "mnist", "--seeds", "2"]) == 0
+    assert main(["pooling", "--answers", str(answers)]) == 0
     out = capsys.readouterr().out
-    assert out.count("| 61.0 ± 1.4 | 99.0 ± 0.0 | 80.0 ± 0.0 | 70.5 ± 0.7 |") == 6
-    assert "mnist" not in out
+    assert out.count("| 62.0 ± 2.0 | 99.0 ± 0.0 | 80.0 ± 0.0 | 71.0 ± 1.0 |") == 6 * len(STUDIES)
 
 
 def test_textures_have_any_scale():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from scalespaces.demo import _run as looks
 from scalespaces.demo import _study as study
 from scalespaces.demo._result import SIZES
 from scalespaces.demo._study import LARGE, QUICK, SIDE, SMALL, Settings, Trial, show
@@ -51,7 +50,7 @@ def test_places_follow_from_the_key_and_without_one_are_the_middle():
 def test_an_epoch_shows_every_digit_once(jitter, digits):
     """Digits that are left over at its end are dropped, or the learning rate would run past its schedule."""
     labels, settings = torch.arange(digits), Settings(train=digits, epochs=2, batch_size=8)
-    batches = list(study._batches(np.zeros((digits, 8, 8), np.uint8), labels, jitter, 0, settings))
+    batches = list(study.moving(np.zeros((digits, 8, 8), np.uint8), labels, jitter, 0, settings))
     assert len(batches) == settings.steps == 10
     for epoch in (batches[:5], batches[5:]):
         shown = torch.cat([target for _, target in epoch]).tolist()
@@ -63,7 +62,7 @@ def test_jitter_shows_all_sizes_and_the_others_one():
     white, labels = np.full((200, 8, 8), 255, np.uint8), torch.zeros(200)
     sides = {}
     for jitter in (False, True):
-        batches = study._batches(white, labels, jitter, 0, Settings(train=200, epochs=1))
+        batches = study.moving(white, labels, jitter, 0, Settings(train=200, epochs=1))
         sides[jitter] = torch.cat([images for images, _ in batches]).sum((1, 2, 3)).sqrt() / SIDE
     assert sides[False].min() > 0.98
     assert sides[False].max() < 1.02
@@ -82,8 +81,8 @@ def test_networks_have_as_many_parameters_and_follow_from_the_seed(trial):
 
 def test_test_digits_are_not_among_those_learned(trial, monkeypatch):
     seen = []
-    monkeypatch.setattr(study, "_train", lambda network, batches, *_: seen.append(network))
-    monkeypatch.setattr(study, "_batches", lambda images, *_: seen.append(images))
+    monkeypatch.setattr(study, "train", lambda network, batches, *_: seen.append(network))
+    monkeypatch.setattr(study, "moving", lambda images, *_: seen.append(images))
     study.train_all(0, TINY)
     learned = {image.tobytes() for image in seen[0]}
     assert len(learned) == 40
@@ -109,7 +108,7 @@ def test_costs_are_relative_to_the_plain_network(trial):
 
 
 def test_series_are_what_the_networks_answer(trial):
-    found = looks.series(trial, 4)
+    found = study.series(trial, 4)
     assert [frame.size for frame in found] == sorted(frame.size for frame in found)
     frame = found[8]
     assert frame.size == 1
@@ -125,8 +124,8 @@ def test_series_are_what_the_networks_answer(trial):
 
 
 def test_levels_see_the_image_ever_smaller(trial):
-    found = looks.activations(trial)
-    assert list(found) == list(looks.COARSE_SIZES)
+    found = study.activations(trial)
+    assert list(found) == list(study.COARSE_SIZES)
     sides = [Image.open(io.BytesIO(picture)).size[0] for picture in found[0.5]]
     assert sides == sorted(sides, reverse=True)
     assert len(sides) == len(study.SELECTION) == 8
@@ -136,7 +135,7 @@ def test_levels_see_the_image_ever_smaller(trial):
 
 @pytest.mark.slow
 def test_our_lift_is_exact_and_the_papers_is_not():
-    for lift, tables in looks.equivariance().items():
+    for lift, tables in study.equivariance().items():
         for table in tables.values():
             errors = table.before(table.boundary).tolist()
             assert len(errors) == sum(range(table.boundary))

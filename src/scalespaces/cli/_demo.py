@@ -14,7 +14,7 @@ from scalespaces._extras import require
 from scalespaces._files import prepare, replacing, write_json
 from scalespaces._tables import text_table
 from scalespaces.cli._arguments import Parser, positive, seed
-from scalespaces.demo import _run as demo
+from scalespaces.demo import _study as demo
 from scalespaces.demo._charts import plot
 from scalespaces.demo._report import render
 from scalespaces.demo._result import SIZES, Result, verdicts

@@ -1,4 +1,4 @@
-"""The experiment: train networks on digits of one size, and test them at others."""
+"""The experiment: train networks on digits of one size, test them at others, and look inside."""
 
 import sys
 import time
@@ -13,10 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces import models
-from scalespaces._measure import peak_memory, ratios, take_turns
+from scalespaces._extras import require
+from scalespaces._html import encode
+from scalespaces._measure import environment, peak_memory, ratios, take_turns
 from scalespaces._progress import Progress
+from scalespaces.data import photograph
 from scalespaces.data._scales import digits, rescale, split_classes
-from scalespaces.demo._result import SIZES, TRAINED, Cost
+from scalespaces.demo._result import SHOWN, SIZES, TRAINED, Cost, Frame, Method, Result
+from scalespaces.functional import lift
+from scalespaces.models._convnet import random_network
+from scalespaces.testing import EquivarianceTable, equivariance_error
 from scalespaces.train._levels import Supervision, supervise
 from scalespaces.train._scales import MultiScale, draw_scales
 
@@ -36,6 +42,9 @@ METHODS = {
 _CNN: dict[str, Any] = {"channels": (8, 16, 32, 64), "kernel_size": 3, "grid": 1, "hidden": 64, "dropout": 0.3}
 # The first level is half an octave finer than the image, so that there are levels on both sides of the trained size.
 _LEVELS: dict[str, Any] = {"lift": {"num_levels": 8, "first_level": -1, "base": 2**0.5}, "scale_pool": "logsumexp"}
+FINE_SIZES = tuple(round(2 ** (n / 8), 3) for n in range(-8, 17))  # eight to an octave, from 1/2 to 4
+COARSE_SIZES = (0.5, 1.0, 2.0, 4.0)
+LIFTS = {"direct": "dense", "cascade": "pyramid"}  # the paper's, and ours
 T = TypeVar("T")
 
 
@@ -51,7 +60,7 @@ def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is done: training and test digits, epochs, rounds of timing and images in each of them."""
+    """Training and test digits, epochs, rounds of timing and images in each of them; and how networks are trained."""
 
     train: int = 1297
     test: int = 300
@@ -59,6 +68,9 @@ class Settings:
     batch_size: int = 64
     rounds: int = 7
     timed: int = 16
+    rate: float = 3e-3
+    warmup: float = 0.1
+    decay: float = 0.01
 
     @property
     def steps(self) -> int:
@@ -87,6 +99,37 @@ class Trial:
         return {"cnn": self.cnn, "tta": tta, "select": select, "jitter": self.jitter, "ours": self.ours}
 
 
+def run(seeds: Sequence[int], settings: Settings) -> tuple[Result, models.ScaleNetwork]:
+    """Do all of it for every seed. Costs, pictures and the network returned are those of the first seed."""
+    start, machine = time.perf_counter(), environment()
+    trials = [train_all(seed, settings) for seed in seeds]
+    accuracy, trial = [accuracies(trial) for trial in trials], trials[0]
+    cost, about = costs(trial, settings), METHODS
+    result = Result(
+        seeds=tuple(seeds),
+        methods=tuple(Method(key, *about[key], tuple(row[key] for row in accuracy), cost[key]) for key in about),
+        series={label: series(trial, label) for label in track(range(10), "looking inside", 10)},
+        activations=activations(trial),
+        scale_space={how: lift(photograph(), num_levels=5, sampling=how) for how in ("dense", "pyramid")},
+        equivariance=equivariance(),
+        downscalings=tuple(round(1 / scale, 2) for scale in SELECTION),
+        first_level=trial.ours.lift.first_level,
+        facts={
+            "train_digits": settings.train,
+            "test_digits": settings.test,
+            "epochs": settings.epochs,
+            "side": SIDE,
+            "small_canvas": SMALL,
+            "large_canvas": LARGE,
+            "tta": TTA,
+            "selection": [round(scale, 2) for scale in SELECTION],
+            "seconds": round(time.perf_counter() - start, 1),
+        }
+        | {name: fact for name, fact in machine.items() if name != "numpy"},
+    )
+    return result, trial.ours
+
+
 def show(images: np.ndarray, sizes: Sequence[float], canvas: int, key: Sequence[int] | None = None) -> Tensor:
     """Digits at these sizes on a black canvas: in random places that follow from the key, or in the middle."""
     generator = np.random.default_rng(key)
@@ -112,17 +155,17 @@ def train_all(seed: int, settings: Settings) -> Trial:
         torch.manual_seed(seed)
         network: Any = models.create_model("s_cnn" if key == "ours" else "cnn", **arguments)
         networks[key] = network.to(memory_format=torch.channels_last)
-        batches = _batches(images[learned], labels[learned], key == "jitter", seed, own)
+        batches = moving(images[learned], labels[learned], key == "jitter", seed, own)
         tracked = track(batches, f"training the {name} (seed {seed})", own.steps)
-        _train(network, tracked, own.steps, "mean" if key == "ours" else "answer")
+        train(network, tracked, own, "mean" if key == "ours" else "answer")
     networks["ours"].card = models.Card(classes=[str(digit) for digit in range(10)])
     return Trial(**networks, images=images[tested], labels=labels[tested], seed=seed)
 
 
-def _batches(
+def moving(
     images: np.ndarray, labels: Tensor, jitter: bool, seed: int, settings: Settings
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every epoch shows the digits in other places, in another order and, with jitter, at other sizes."""
+    """Batches of digits: every epoch in other places, in another order and, with jitter, at other sizes."""
     for epoch in range(settings.epochs):
         sizes = [TRAINED] * len(images)
         if jitter:
@@ -133,9 +176,10 @@ def _batches(
             yield shown[batch], labels[batch]
 
 
-def _train(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], steps: int, how: Supervision) -> None:
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps, pct_start=0.1)
+def train(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], settings: Settings, how: Supervision) -> None:
+    """One cycle of AdamW over all batches; the network is left in evaluation mode."""
+    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=settings.decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, settings.steps, pct_start=settings.warmup)
     network.train()
     for images, labels in batches:
         optimizer.zero_grad()
@@ -184,3 +228,54 @@ def costs(trial: Trial, settings: Settings) -> dict[str, Cost]:
         parameters = sum(p.numel() for p in networks[trained].parameters())
         cost[key] = Cost(parameters, *found[0][key], *found[1][trained])
     return cost
+
+
+@torch.inference_mode()
+def series(trial: Trial, label: int) -> tuple[Frame, ...]:
+    """The first test digit of a class at many sizes, and the answers of both networks trained at one size."""
+    shown = _digit(trial, label, FINE_SIZES)
+    answer, scores = trial.ours.answer_and_scores(shown)
+    predicted = answer.argmax(1, keepdim=True)
+    # The answer is the log-sum-exp of the levels' scores, so shares are their softmax over levels.
+    shares = torch.cat([level.gather(1, predicted) for level in scores.levels], 1).softmax(1)
+    columns = zip(FINE_SIZES, shown, trial.cnn(shown).softmax(1), answer.softmax(1), shares, strict=True)
+    return tuple(Frame(size, _png(image), *map(_rounded, rows)) for size, image, *rows in columns)
+
+
+def _rounded(row: Tensor) -> tuple[float, ...]:
+    return tuple(round(value, 4) for value in row.tolist())
+
+
+@torch.inference_mode()
+def activations(trial: Trial) -> dict[float, tuple[bytes, ...]]:
+    """The strength of the last features at every level, for the digit ``SHOWN`` at four sizes."""
+    colors, found = require("matplotlib", "demo").colormaps["magma"], {}
+    for size in COARSE_SIZES:
+        features = trial.ours.features(_digit(trial, SHOWN, [size]))
+        strengths = [level[0].square().mean(0).sqrt() for level in features.levels]
+        most = max(strength.max() for strength in strengths)
+        heat = [torch.from_numpy(colors((strength / most).clamp(0, 1).numpy())) for strength in strengths]
+        found[size] = tuple(_png(level[..., :3].permute(2, 0, 1)) for level in heat)
+    return found
+
+
+def _digit(trial: Trial, label: int, sizes: Sequence[float]) -> Tensor:
+    first = int((trial.labels == label).nonzero()[0])
+    return show(np.repeat(trial.images[first : first + 1], len(sizes), 0), sizes, LARGE)
+
+
+def equivariance() -> dict[str, dict[int, EquivarianceTable]]:
+    """The paper's figure: downscale the image or its features, and compare, for random networks of 1 to 3 layers."""
+    # Reflected borders look the same at all scales if the side is 1 more than a multiple of 2^7: 513, not 512.
+    image, found = nn.functional.pad(photograph(), (0, 1, 0, 1), mode="reflect"), {}
+    cases = [(method, layers) for method in LIFTS for layers in (1, 2, 3)]
+    for method, layers in track(cases, "measuring equivariance", len(cases)):
+        dtype = torch.float64 if method == "cascade" else torch.float32  # rounding is all that can be left of an error
+        network = random_network(layers, channels=16, num_levels=8, method=method, sampling=LIFTS[method])
+        table = equivariance_error(network.to(dtype), image.to(dtype), downscaling=method)
+        found.setdefault(f"{method}, {LIFTS[method]}", {})[layers] = table
+    return found
+
+
+def _png(image: Tensor) -> bytes:
+    return encode(image, "PNG", "demo", optimize=True)
