@@ -118,7 +118,7 @@ def test_progress_is_reported_and_the_random_state_left_alone(arguments):
     torch.manual_seed(3)
     expected, seen = torch.rand(2), []
     torch.manual_seed(3)
-    equivariance(IMAGE, arguments(), "2 random layers", 65, report=lambda done, all: seen.append((done, all)))
+    equivariance(IMAGE, arguments(), "2 random layers", 65, report=seen.append)
     equivariance(IMAGE, arguments(num_levels=2), "s_cnn, untrained", 65)
     torch.testing.assert_close(torch.rand(2), expected)
     assert (seen[0], seen[-1], seen) == ((0, 4), (4, 4), sorted(seen))

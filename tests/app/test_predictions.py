@@ -73,7 +73,7 @@ def test_pixels_are_averaged(saved):
 
 def test_the_curve_goes_through_the_predictions(digits):
     seen = []
-    lines = over_zooms(digits, IMAGE, 28, report=lambda done, all: seen.append((done, all)))
+    lines = over_zooms(digits, IMAGE, 28, report=seen.append)
     assert (len(lines), seen) == (4, [(n, 9) for n in range(10)])
     for name, points in lines.items():
         assert [zoom for zoom, _ in points] == list(ZOOMS)
@@ -82,8 +82,8 @@ def test_the_curve_goes_through_the_predictions(digits):
     top = predict(digits, IMAGE, 1, 28).top[0][0]
     assert top in lines
     seen.clear()  # one that takes too long is left out
-    assert over_zooms(digits, IMAGE, 28, report=lambda done, all: seen.append(done), patience=0) == {}
-    assert seen == [0, 1, 2]
+    assert over_zooms(digits, IMAGE, 28, report=seen.append, patience=0) == {}
+    assert seen == [(n, 9) for n in range(3)]
     assert "smaller side" in curve({})
 
 

@@ -42,7 +42,7 @@ def equivariance(
     network: str,
     side: int = 257,
     loaded: Loaded | None = None,
-    report: Report = lambda done, all: None,
+    report: Report = lambda done: None,
 ) -> Errors:
     """Measure the features of one of ``NETWORKS`` in float64 on a square of at most ``side`` from an image's middle.
 
@@ -75,12 +75,12 @@ def equivariance(
 
     def reporting(image: Tensor) -> ScaleSpace:
         if image.shape not in sizes:
-            report(len(sizes), levels)
+            report((len(sizes), levels))
             sizes.add(image.shape)
         return features(image)
 
     table = equivariance_error(reporting, image, downscaling=lift.method)
-    report(levels, levels)
+    report((levels, levels))
     name = loaded.name if loaded is not None and network == LOADED else network
     return Errors(name, table, (image.shape[3], image.shape[2]), _explain(table, module, lift))
 

@@ -24,7 +24,7 @@ _MOST_BLUR = 1024  # pixels; larger kernels take seconds, and look the same
 _RUNS, _SECONDS = 5, 1.5  # of a measurement, at most
 
 Arguments = dict[str, Any]  # of a lift
-Report = Callable[[int, int], None]  # takes how much is done, and of how much
+Report = Callable[[tuple[int, int]], object]  # takes how much is done, and of how much
 
 
 def number(name: str, value: object) -> float:

@@ -197,15 +197,11 @@ def _add_errors(gr: Any, shown: Any, network: Any, lift: list[Any]) -> None:
     def run(
         picture: Picture, loaded: Loaded | None, which: str, side: int, progress: Any = tracked, *fields: Any
     ) -> dict[Any, Any]:
-        report = partial(_report, progress, "images seen")
+        report = partial(progress, desc="images seen")
         found = equivariance(picture.image, lift_arguments(*fields), which, side, loaded, report)
         return {errors: render.errors(found)}
 
     measure.click(run, [shown, network, which, side, *lift], [errors, status], show_progress_on=errors, **_PRIVATE)
-
-
-def _report(progress: Any, what: str, done: int, all: int) -> None:
-    progress((done, all), desc=what)
 
 
 def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loaded | None) -> None:
@@ -237,7 +233,7 @@ def _add_predictions(gr: Any, page: Any, shown: Any, network: Any, loaded: Loade
     def sweep(loaded: Loaded | None, picture: Picture, side: Any, progress: Any = tracked) -> dict[Any, Any]:
         if loaded is None:
             return {}
-        report = partial(_report, progress, "zooms")
+        report = partial(progress, desc="zooms")
         return {curve: render.curve(over_zooms(loaded, picture.image, side, report, _PATIENCE))}
 
     changes = [page.load, network.change, shown.change, side.submit, side.blur]

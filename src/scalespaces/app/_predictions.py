@@ -126,18 +126,18 @@ def predict(loaded: Loaded, image: Tensor, factor: object, side: object) -> Pred
 
 @torch.no_grad()
 def over_zooms(
-    loaded: Loaded, image: Tensor, side: object, report: Report = lambda done, all: None, patience: float = math.inf
+    loaded: Loaded, image: Tensor, side: object, report: Report = lambda done: None, patience: float = math.inf
 ) -> dict[str, list[tuple[float, float | None]]]:
     """The probabilities, at all ``ZOOMS``, of the four classes that are the most probable at some zoom."""
     # Nothing if that would take more seconds than the patience, judging from the second zoom; the first one is slower.
     answers, start = [], 0.0
     for n, times in enumerate(ZOOMS):
-        report(n, len(ZOOMS))
+        report((n, len(ZOOMS)))
         if n == 2 and (time.perf_counter() - start) * len(ZOOMS) > patience:
             return {}
         start = time.perf_counter()
         answers.append(_probabilities(loaded.model(to_input(loaded.model, _view(loaded, image, side, times)))))
-    report(len(ZOOMS), len(ZOOMS))
+    report((len(ZOOMS), len(ZOOMS)))
     found = check_finite(torch.stack(answers))
     order = found.amax(0).argsort(descending=True)[:4].tolist()
     return {loaded.classes[i]: list(zip(ZOOMS, found[:, i].tolist(), strict=True)) for i in order}
