@@ -1,7 +1,7 @@
 """Compare ways to combine the scores of levels that are trained together: networks learn from images of one size and
-are tested at others. The data are the digits of the demonstration and random textures. One network learns from the
-mean of its levels' logits and answers in five ways; another is trained with trust. Accuracies are kept in --answers, so
-an interrupted run continues. It takes about an hour on one core."""
+are tested at others. The data are the digits of the demonstration, random textures, and MNIST if its folder is given.
+One network learns from the mean of its levels' logits and answers in five ways; another is trained with trust.
+Accuracies are kept in --answers, so an interrupted run continues. It takes about an hour on one core."""
 
 import argparse
 import copy
@@ -23,7 +23,8 @@ from torch import Tensor
 from benchmarks._tables import Table, progress
 from benchmarks.results import summary
 from scalespaces import calibrate
-from scalespaces.data import digits
+from scalespaces.data import digits, to_unit, unseen_scales
+from scalespaces.data._idx import read_idx_images
 from scalespaces.data._scales import split_classes
 from scalespaces.demo._result import SIZES
 from scalespaces.demo._study import _CNN, _LEVELS, FULL, LARGE, Settings, moving, show, train
@@ -50,13 +51,16 @@ REACH = 20  # of the lattice of points, in periods from the middle
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answers", required=True, metavar="FILE", help="keep the accuracies there, in lines of JSON")
+    parser.add_argument(
+        "--mnist", metavar="FOLDER", help="MNIST's original files; without them, that table is left out"
+    )
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
-    file = Path(args.answers)
-    for data in STUDIES:
+    file, studies = Path(args.answers), STUDIES | ({"mnist": partial(mnist_study, args.mnist)} if args.mnist else {})
+    for data, study in studies.items():
         for seed in range(SEEDS):
-            measure(data, seed, file)
+            measure(data, study, seed, file)
         yield table(data, [row for row in read(file) if row["data"] == data])
 
 
@@ -94,6 +98,22 @@ def textures_study(seed: int) -> Study:
     network = _CNN | {"num_classes": len(KINDS), "lift": {"num_levels": 6, "first_level": -1, "base": 2**0.5}}
     batches = partial(shuffled, images, labels, seed, settings)
     return Study(network, settings, batches, (images[:FITTING], labels[:FITTING]), tests)
+
+
+def mnist_study(folder: str, seed: int) -> Study:
+    """The network and the images of recipes/unseen_scale_s_cnn.yaml, with the schedule of the demonstration."""
+    settings = Settings(train=5000, test=400, epochs=8)
+    sets = [read_idx_images(folder, split) for split in ("train", "test")]
+    images, labels = (np.concatenate([getattr(part, name) for part in sets]) for name in ("images", "labels"))
+    how: Any = {"train": 1.0, "counts": (settings.train, 0, settings.test), "seed": seed}
+    small = unseen_scales(images[:, 0], labels, tests=[], canvas=48, place="random", **how)["train"]
+    large = unseen_scales(images[:, 0], labels, tests=SIZES, canvas=112, **how)
+    network = _CNN | {"channels": (16, 32, 32, 64), "lift": {"num_levels": 7, "first_level": -2, "base": 2**0.5}}
+    fitting = to_unit(large["train"].images[:FITTING]), large["train"].labels[:FITTING]
+    tested = {size: large[f"test_{size:g}"] for size in SIZES}
+    tests = {size: (to_unit(test.images), test.labels) for size, test in tested.items()}
+    batches = partial(shuffled, to_unit(small.images), small.labels, seed, settings)
+    return Study(network, settings, batches, fitting, tests)
 
 
 STUDIES = {"digits": digits_study, "textures": textures_study}
@@ -140,13 +160,13 @@ def shuffled(images: Tensor, labels: Tensor, seed: int, settings: Settings) -> I
             yield images[chosen], labels[chosen]
 
 
-def measure(data: str, seed: int, file: Path) -> None:
+def measure(data: str, make: Callable[[int], Study], seed: int, file: Path) -> None:
     """Train and test both networks, unless their accuracies are there already."""
     done = {row["way"] for row in read(file) if (row["data"], row["seed"]) == (data, seed)}
     if {FITTED, TRAINED} <= done:
         return
     progress(f"{data}, seed {seed}: images")
-    study = STUDIES[data](seed)
+    study = make(seed)
     torch.manual_seed(seed)
     plain: Any = create_model("s_cnn", **study.network)
     trusting = copy.deepcopy(plain)
