@@ -15,11 +15,10 @@ from scalespaces.data import to_unit
 from scalespaces.models._calibrate import SCALES
 from scalespaces.train import _run, train
 from scalespaces.train._data import open_split
-from scalespaces.train._finetune import depths
 from scalespaces.train._levels import answer
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._run import make_network
-from scalespaces.train._tasks import Task
+from scalespaces.train._tasks import Task, depths
 from tests.train.test_distributed import command, difference, finish, start
 from tests.train.test_resume import Crash, assert_same, crash_at
 
