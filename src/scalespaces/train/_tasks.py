@@ -152,14 +152,12 @@ class Task(pl.LightningModule):
         images, target = self._prepare(*batch)
         total = self._supervise(self.network, images, target, self.recipe.levels.supervise, self.ignored)
         count = (target != self.ignored).sum()
+        everywhere, processes = count.clone(), self.trainer.world_size
         self.train_loss.update(total.detach() / count.clamp(min=1), count)
-        if self.trainer.world_size > 1:
-            # Processes' gradients are averaged, so each one's share is of the mean over all targets.
-            everywhere = count.clone()
+        if processes > 1:
             distributed.all_reduce(everywhere)
-            loss = total * self.trainer.world_size / everywhere.clamp(min=1)
-        else:
-            loss = total / count.clamp(min=1)
+        # Processes' gradients are averaged, so each one's share is of the mean over all targets.
+        loss = total * processes / everywhere.clamp(min=1)
         self.log("train/loss_step", loss.detach(), prog_bar=True)
         optimizer: Any = self.optimizers()
         self.rate = optimizer.param_groups[0]["lr"]
