@@ -10,7 +10,7 @@ import torch
 
 from scalespaces._files import prepare, write_json
 from scalespaces._measure import environment
-from scalespaces.cli._arguments import Parser, positive
+from scalespaces.cli import Parser, positive
 
 NAMES = {
     "cost": "time, memory and kernels of layers, lift, networks and loading, compared with plain PyTorch",

@@ -12,7 +12,7 @@ import torch
 from benchmarks._case import Case, Contender, Settings, measure
 from benchmarks.conversion import FINEST, LAST, SIDES, TTA
 from scalespaces import convert
-from scalespaces.cli._arguments import positive
+from scalespaces.cli import positive
 from scalespaces.train._scales import MultiScale
 
 

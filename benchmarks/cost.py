@@ -24,7 +24,7 @@ from benchmarks._rivals import Conv, Network, rival
 from benchmarks._tables import progress
 from scalespaces._extras import require
 from scalespaces._measure import environment
-from scalespaces.cli._arguments import positive
+from scalespaces.cli import positive
 from scalespaces.data import PCam, to_unit
 from scalespaces.data._augment import PCamAugment, move, recolor
 from scalespaces.data._pcam import pcam_file

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks._tables import Table, progress
-from scalespaces.cli._arguments import positive
+from scalespaces.cli import positive
 
 ROOT = Path(__file__).parents[1]
 SCALES = "0.5 0.71 1 1.41 2"

@@ -14,7 +14,7 @@ import webbrowser
 from functools import partial
 from typing import NoReturn
 
-from scalespaces.cli._arguments import Parser, whole
+from scalespaces.cli import Parser, whole
 
 FIRST_PORT, PORTS = 7860, 100
 _port = partial(whole, "from 1 to 65535", range(1, 65536))

@@ -14,7 +14,7 @@ from pathlib import Path
 from scalespaces import models
 from scalespaces._files import refuse_existing
 from scalespaces._progress import progress
-from scalespaces.cli._arguments import Parser, add_source, positive, seed
+from scalespaces.cli import Parser, add_source, positive, seed
 from scalespaces.data._folders import image_files
 from scalespaces.models._calibrate import SCALES
 from scalespaces.models._registry import build

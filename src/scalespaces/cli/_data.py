@@ -8,7 +8,7 @@ import numpy as np
 
 from scalespaces import data
 from scalespaces._files import refuse_existing
-from scalespaces.cli._arguments import Parser, positive, seed
+from scalespaces.cli import Parser, positive, seed
 from scalespaces.data._fetch import BY_HAND, REMOTES
 from scalespaces.data._idx import IMAGES, read_idx_images, write_sets
 from scalespaces.data._pcam import repack

@@ -13,7 +13,7 @@ from scalespaces import models
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing, write_json
 from scalespaces._tables import text_table
-from scalespaces.cli._arguments import Parser, positive, seed
+from scalespaces.cli import Parser, positive, seed
 from scalespaces.demo import _study as demo
 from scalespaces.demo._charts import plot
 from scalespaces.demo._report import render

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import scalespaces
 from scalespaces._files import prepare, write_json
-from scalespaces.cli._arguments import Parser, positive, progress, sampling, seed
+from scalespaces.cli import Parser, positive, progress, sampling, seed
 from scalespaces.data import photograph, read_image
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS, most_levels

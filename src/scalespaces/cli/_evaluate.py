@@ -15,7 +15,7 @@ from torch import nn
 
 from scalespaces import models
 from scalespaces._files import prepare, write_json
-from scalespaces.cli._arguments import Parser, add_source, natural, positive, seed
+from scalespaces.cli import Parser, add_source, natural, positive, seed
 from scalespaces.data._open import Kind
 from scalespaces.models._registry import build
 from scalespaces.plotting import check_writable, plot_over_scales

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from scalespaces import models
-from scalespaces.cli._arguments import Parser, add_source, positive, progress
+from scalespaces.cli import Parser, add_source, positive, progress
 from scalespaces.models._export import check_format
 from scalespaces.models._registry import build
 

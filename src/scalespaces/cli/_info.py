@@ -9,7 +9,7 @@ import json
 import scalespaces
 from scalespaces import models
 from scalespaces._files import prepare, write_json
-from scalespaces.cli._arguments import Parser, positive, sampling
+from scalespaces.cli import Parser, positive, sampling
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import METHODS
 from scalespaces.functional._pool import WINDOWS

@@ -4,7 +4,7 @@ import argparse
 
 from scalespaces import models
 from scalespaces._tables import text_table
-from scalespaces.cli._arguments import Parser
+from scalespaces.cli import Parser
 from scalespaces.models._registry import entry
 
 

@@ -22,7 +22,7 @@ from scalespaces import models
 from scalespaces._extras import require
 from scalespaces._files import refuse_existing, replacing, write_json
 from scalespaces._progress import progress
-from scalespaces.cli._arguments import Parser, add_source, natural, positive
+from scalespaces.cli import Parser, add_source, natural, positive
 from scalespaces.data._folders import image_files
 from scalespaces.data._pixels import SUFFIXES
 from scalespaces.models._registry import build
