@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalespaces.data._cityscapes import CLASSES
+from scalespaces.data._folders import CITY_CLASSES
 from scalespaces.data._pcam import pcam_file
 
 VALUES = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
@@ -59,7 +59,7 @@ def write_cityscapes(folder: Path, counts: Mapping[str, int], size: tuple[int, i
     for seed, (split, count) in enumerate(counts.items()):
         for n in range(count):
             generator = np.random.default_rng((seed, n))
-            squares = generator.choice(list(CLASSES.values()), [side // 8 + 1 for side in size])
+            squares = generator.choice(list(CITY_CLASSES.values()), [side // 8 + 1 for side in size])
             ids = np.kron(squares, np.ones((8, 8), np.uint8))[: size[0], : size[1]].astype(np.uint8)
             ids[-1] = 1  # "ego vehicle", which is not a class
             image = np.clip(palette[ids] + generator.normal(0, 10, (*size, 1)), 0, 255).astype(np.uint8)

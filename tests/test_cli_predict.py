@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import scalespaces
 from scalespaces.cli import main
 from scalespaces.data import to_unit
-from scalespaces.data._cityscapes import CLASSES
+from scalespaces.data._folders import CITY_CLASSES
 from scalespaces.data._pixels import read_mask, read_pixels
 from scalespaces.models import Card
 from scalespaces.train._predict import palette, predict_mask
@@ -127,11 +127,11 @@ def test_masks_hold_what_the_network_says(images, tmp_path, capsys):
 
 
 def test_classes_have_different_colors():
-    for classes in (CLASSES, *(range(n) for n in (1, 2, 19, 100, 256))):
+    for classes in (CITY_CLASSES, *(range(n) for n in (1, 2, 19, 100, 256))):
         colors = palette(tuple(map(str, classes)))
         assert len(set(colors)) == len(classes)
         assert all(0 <= value <= 255 for color in colors for value in color)
-    own = dict(zip(CLASSES, palette(tuple(CLASSES)), strict=True))
+    own = dict(zip(CITY_CLASSES, palette(tuple(CITY_CLASSES)), strict=True))
     assert (own["sky"], own["car"]) == ((70, 130, 180), (0, 0, 142))
 
 

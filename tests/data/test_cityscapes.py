@@ -8,7 +8,7 @@ import torch
 from pictures import city_file, save_picture, write_cityscapes
 
 from scalespaces.data import Cityscapes
-from scalespaces.data._cityscapes import train_ids
+from scalespaces.data._folders import train_ids
 from scalespaces.data._pixels import read_mask
 
 

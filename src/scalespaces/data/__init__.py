@@ -1,13 +1,12 @@
 """Images to train and test with: readers of datasets, downloads, augmentation, and sets of digits at many scales.
 
 One reader for each file format: ``_pixels`` (images, masks), ``_idx``, ``_pcam`` (HDF5). One class for each layout, in
-``_folders``, ``_cityscapes``, ``_pcam`` and ``_keys`` (arrays); ``_open`` opens them all.
+``_folders``, ``_pcam`` and ``_keys`` (arrays); ``_open`` opens them all.
 """
 
 from scalespaces.data._check import check_dataset
-from scalespaces.data._cityscapes import Cityscapes
 from scalespaces.data._fetch import fetch
-from scalespaces.data._folders import ClassFolders, LabeledFolder, MaskFolders
+from scalespaces.data._folders import Cityscapes, ClassFolders, LabeledFolder, MaskFolders
 from scalespaces.data._keys import ArrayImages, ImageDataset
 from scalespaces.data._pcam import PCam
 from scalespaces.data._pixels import photograph, read_image, to_unit

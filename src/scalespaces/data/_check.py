@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from scalespaces._progress import progress
-from scalespaces.data import _cityscapes as cityscapes
 from scalespaces.data import _pcam as pcam
-from scalespaces.data._folders import ImageFiles, NothingLeftError, folder_classes, image_files
+from scalespaces.data._folders import CITY_SPLITS, ImageFiles, NothingLeftError, folder_classes, image_files
 from scalespaces.data._idx import IMAGES, read_idx, read_idx_images
 from scalespaces.data._open import ANY, SPLITS, Kind, named, open_whole
 from scalespaces.data._pixels import read_pixels
@@ -137,7 +136,7 @@ def _check_cityscapes(path: Path) -> Report:
     report = Report("Cityscapes")
     pictures, annotations = path / "leftImg8bit", path / "gtFine"
     report.note({folder: "is missing" for folder in (pictures, annotations) if not folder.is_dir()})
-    for split in cityscapes.SPLITS:
+    for split in CITY_SPLITS:
         if (pictures / split).is_dir():
             report.read(split, path, "cityscapes", split, None, ANY)
         else:

@@ -1,4 +1,4 @@
-"""Images in files: a folder for each class, a folder with a table of labels, or images with masks."""
+"""Images in files: a folder for each class, a folder with a table of labels, images with masks, and Cityscapes."""
 
 import csv
 import warnings
@@ -18,6 +18,13 @@ from scalespaces.data._pixels import SUFFIXES, read_mask, read_pixels, sides
 T = TypeVar("T")
 OnError = Literal["raise", "skip"]
 Size = int | tuple[int, int] | None
+CITY_SPLITS = ("train", "val", "test")
+CITY_CLASSES = {  # Cityscapes' own, in their order: the number in labelIds files
+    "road": 7, "sidewalk": 8, "building": 11, "wall": 12, "fence": 13, "pole": 17, "traffic light": 19,
+    "traffic sign": 20, "vegetation": 21, "terrain": 22, "sky": 23, "person": 24, "rider": 25, "car": 26, "truck": 27,
+    "bus": 28, "train": 31, "motorcycle": 32, "bicycle": 33,
+}  # fmt: skip
+CITY_IDS = 34
 
 
 class NothingLeftError(ValueError):
@@ -223,6 +230,61 @@ class MaskFolders(ImageFiles[Path]):
         image, mask = read_pair(file, target, self.deep)
         check_labels(mask[mask != self.ignore_index].numpy(), self.num_classes, f"class numbers in {str(target)!r}")
         return image, mask
+
+
+class Cityscapes(ImageFiles[Path]):
+    """A split of Cityscapes: ``leftImg8bit/{split}/{city}/*_leftImg8bit.png`` and ``gtFine/.../*_gtFine_labelIds.png``.
+
+    Args:
+        root: the folder that contains ``leftImg8bit`` and ``gtFine``.
+        split: ``"train"``, ``"val"`` or ``"test"`` (whose annotations are blank).
+        crop: side or ``(height, width)`` of random crops, 992 in the paper; whole images by default.
+        flip: mirror half of the images left to right.
+        seed: of crops and flips.
+        on_error: ``"raise"``, or ``"skip"`` to leave out, with a warning, images without annotation and broken files.
+
+    Shape:
+        - Samples: image :math:`(3, H, W)` uint8, mask :math:`(H, W)` int64: the 19 classes, 255 ignored
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        crop: Size = None,
+        flip: bool = False,
+        seed: int = 0,
+        on_error: OnError = "raise",
+    ) -> None:
+        if split not in CITY_SPLITS:
+            raise ValueError(f"split is one of {', '.join(CITY_SPLITS)}, got {split!r}")
+        self._table = train_ids()
+        images, masks = Path(root) / "leftImg8bit" / split, Path(root) / "gtFine" / split
+        samples, problems = [], {}
+        for image in image_files(images):
+            mask = masks / image.parent.name / image.name.replace("_leftImg8bit.png", "_gtFine_labelIds.png")
+            if not image.name.endswith("_leftImg8bit.png"):
+                problems[str(image)] = "is not called *_leftImg8bit.png"
+            elif not mask.is_file():
+                problems[str(image)] = f"has no annotation: no file {str(mask)!r}"
+            else:
+                samples.append((image, mask))
+        super().__init__(images, samples, problems, on_error, crop=crop, flip=flip, seed=seed)
+
+    def load(self, file: Path, target: Path) -> tuple[Tensor, Tensor]:
+        """The whole image and its 19 classes. Undefined numbers raise an error."""
+        image, mask = read_pair(file, target)
+        if int(mask.max()) >= CITY_IDS:
+            check_labels(mask.numpy(), CITY_IDS, f"numbers in {str(target)!r}")
+        return image, self._table[mask]
+
+
+def train_ids() -> Tensor:
+    """The table from the numbers in labelIds files to the 19 classes, 255 for the rest."""
+    table = torch.full((CITY_IDS,), 255)
+    table[list(CITY_CLASSES.values())] = torch.arange(len(CITY_CLASSES))
+    return table
 
 
 def read_pair(file: Path, mask_file: Path, deep: bool = False) -> tuple[Tensor, Tensor]:

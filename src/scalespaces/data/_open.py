@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from scalespaces.data._cityscapes import Cityscapes
-from scalespaces.data._folders import ClassFolders, LabeledFolder, MaskFolders, OnError, folder_classes
+from scalespaces.data._folders import Cityscapes, ClassFolders, LabeledFolder, MaskFolders, OnError, folder_classes
 from scalespaces.data._idx import IMAGES, read_idx_images
 from scalespaces.data._keys import ImageDataset
 from scalespaces.data._pcam import PCam, PCamFolder

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from scalespaces.data import ClassFolders, ImageDataset
-from scalespaces.data._cityscapes import CLASSES
+from scalespaces.data._folders import CITY_CLASSES
 from scalespaces.data._keys import Part
 from scalespaces.data._open import ANY, Kind, classes_in, find_split, open_whole
 from scalespaces.data._scales import split_classes
@@ -130,7 +130,7 @@ def class_names(options: DataOptions) -> tuple[str, ...]:
     if options.kind in ("pcam", "pcam_folder"):
         return ("normal", "tumor")
     if options.kind == "cityscapes":
-        return tuple(CLASSES)
+        return tuple(CITY_CLASSES)
     if options.kind == "class_folders":
         return tuple(classes_in(Path(options.root)))
     return tuple(options.classes or ())

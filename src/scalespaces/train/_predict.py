@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.data import to_unit
-from scalespaces.data._cityscapes import CLASSES
+from scalespaces.data._folders import CITY_CLASSES
 from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import evaluating, first_channels
@@ -300,7 +300,7 @@ def check_finite(probabilities: Tensor) -> Tensor:
 
 def palette(classes: Sequence[str]) -> tuple[Color, ...]:
     """A color for each class: Cityscapes' own for its classes; for others, evenly spread hues in three shades."""
-    if tuple(classes) == tuple(CLASSES):
+    if tuple(classes) == tuple(CITY_CLASSES):
         return tuple((r, g, b) for r, g, b in map(bytes.fromhex, _CITYSCAPES.split()))
     shades = ((0.8, 1.0), (0.8, 0.7), (0.5, 0.85))
     colors = (colorsys.hsv_to_rgb(n / len(classes), *shades[n % 3]) for n in range(len(classes)))
