@@ -27,7 +27,7 @@ from scalespaces.models import Card, ScaleNetwork
 from scalespaces.models._network import ImageTooSmallError, evaluating
 from scalespaces.models._rescale import check_scales
 from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.train._batches import same_shape, worker_options
+from scalespaces.train._data import same_shape, worker_options
 from scalespaces.train._levels import LevelPool
 from scalespaces.train._predict import channels_of, class_scores, describe_answers, device_called, to_input
 from scalespaces.train._scales import MultiScale, at_scale

@@ -18,7 +18,7 @@ from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import evaluating, first_channels
 from scalespaces.theory._arguments import check_integer
-from scalespaces.train._batches import same_shape
+from scalespaces.train._data import same_shape
 from scalespaces.train._levels import LevelPool, answer
 
 WHOLE = 2**22  # pixels processed at once; the paper's S-ResNet needs 3.2 GiB for these

@@ -28,9 +28,8 @@ from scalespaces.models._calibrate import FEWEST
 from scalespaces.models._network import NamedNetwork, evaluating
 from scalespaces.models._registry import build
 from scalespaces.nn import synchronize
-from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
-from scalespaces.train._data import class_names, num_classes, open_split
+from scalespaces.train._data import KeyedBatches, class_names, num_classes, open_split
 from scalespaces.train._levels import answer, combine_by, fit_trust
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._tasks import Task

@@ -15,7 +15,7 @@ from scalespaces.data import to_unit
 from scalespaces.data._augment import PCamAugment
 from scalespaces.models import Card, Converted, ScaleNetwork
 from scalespaces.theory._arguments import check_choice, did_you_mean
-from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
+from scalespaces.train._data import KeyedBatches, evaluation_loader, training_loader
 from scalespaces.train._levels import POOL, supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._predict import class_scores
