@@ -6,11 +6,10 @@ from typing import Any, Literal
 from scalespaces.data._folders import Cityscapes, ClassFolders, LabeledFolder, MaskFolders, OnError, folder_classes
 from scalespaces.data._idx import IMAGES, read_idx_images
 from scalespaces.data._keys import ImageDataset
-from scalespaces.data._pcam import PCam, PCamFolder
+from scalespaces.data._pcam import SPLITS, PCam, PCamFolder
 
 Kind = Literal["pcam", "pcam_folder", "cityscapes", "idx", "class_folders", "table", "masks"]
 ANY = 2**31  # so many classes that every label is valid
-SPLITS = ("train", "valid", "test")
 _NAMES = {"valid": ("valid", "val", "validation"), "val": ("val", "valid", "validation")}
 
 
