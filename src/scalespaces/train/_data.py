@@ -259,9 +259,4 @@ def worker_options(workers: int) -> dict[str, Any]:
     """Arguments of a loader with this many reading processes."""
     # Forked workers hang if a thread of the parent holds a lock; Windows has no forkserver.
     way = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    options: dict[str, Any] = {"num_workers": workers, "worker_init_fn": _one_thread}
-    return options | ({"persistent_workers": True, "multiprocessing_context": way} if workers else {})
-
-
-def _one_thread(_: int) -> None:
-    torch.set_num_threads(1)
+    return {"num_workers": workers, "persistent_workers": True, "multiprocessing_context": way} if workers else {}
