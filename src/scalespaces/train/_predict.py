@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces.data import to_unit
-from scalespaces.data._folders import CITY_CLASSES
+from scalespaces.data._folders import CITY_CLASSES, Size
 from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import evaluating, first_channels
@@ -41,7 +41,7 @@ def predict(
     batch: int = 32,
     pool: LevelPool = "model",
     size: tuple[int, int] | None = None,
-    tile: int | tuple[int, int] | None = None,
+    tile: Size = None,
 ) -> Any:
     """The probabilities of the classes: of images, or of their pixels if the network answers for every pixel.
 
@@ -126,7 +126,7 @@ def predict_classes(
     yield from answers()
 
 
-def class_scores(model: nn.Module, images: Tensor, pixels: bool, pool: LevelPool, tile: Any = None) -> Tensor:
+def class_scores(model: nn.Module, images: Tensor, pixels: bool, pool: LevelPool, tile: Size = None) -> Tensor:
     """The logits of images ``(B, classes)``; or of all pixels ``(B, classes, H, W)``, see :func:`predict_mask`."""
     if not pixels:
         return answer(model, images, pool)
@@ -143,7 +143,7 @@ def predict_rows(
     model: nn.Module,
     image: Tensor,
     *,
-    tile: int | tuple[int, int] | None = None,
+    tile: Size = None,
     overlap: int | None = None,
     batch: int = 8,
     pool: LevelPool = "model",
