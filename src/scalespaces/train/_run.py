@@ -272,8 +272,7 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
         return str(last)
     # A run that was killed in its first epoch has neither a last checkpoint nor a result. Only the first process looks:
     # others may come here when that has begun to write.
-    ended = [name for name in (LAST, BEST, NETWORK) if (out / name).exists()] if not resume else []
-    ended += [RESULT] if (out / RESULT).exists() else []
+    ended = any((out / name).exists() for name in ([RESULT] if resume else [LAST, BEST, NETWORK, RESULT]))
     first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0")))) == 0
     if ended and first and not force:
         way = f"it has no {LAST} to resume from" if resume else "--resume continues it"
