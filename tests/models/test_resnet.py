@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from scalespaces import ScaleSpace
 from scalespaces.models import ResNet, create_model
-from scalespaces.models._blocks import Upsample
+from scalespaces.models._paper import Upsample
 from scalespaces.nn import ScaleAvgPool
 from scalespaces.testing import assert_equivariant, equivariance_error
 

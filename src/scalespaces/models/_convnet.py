@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalespaces.models._blocks import initialize, size_label
-from scalespaces.models._network import LiftLike, NamedNetwork, per_place
+from scalespaces.models._network import LiftLike, NamedNetwork, Size, initialize, per_place, size_label
 from scalespaces.models._registry import register_model
 from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool
 from scalespaces.space import ScaleSpace
@@ -20,9 +19,7 @@ from scalespaces.theory._padding import PaddingMode
 class ConvBlock(nn.Sequential):
     """corr[k,h,w] with a bias - ReLU - maximum pooling of 2 x 2 with stride 2, if any - batch normalization."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, size: Sequence[int], window: str | None, scale_padding: str
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, size: Size, window: str | None, scale_padding: str) -> None:
         conv = ScaleConv2d(in_channels, out_channels, size, scale_padding=scale_padding)
         pool = nn.Identity() if window is None else ScaleMaxPool(2, window=window)
         super().__init__(OrderedDict(conv=conv, relu=nn.ReLU(), pool=pool, norm=ScaleBatchNorm(out_channels)))

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scalespaces._tables import text_table
-from scalespaces.models._blocks import size_label
-from scalespaces.models._network import NamedNetwork
+from scalespaces.models._network import NamedNetwork, size_label
 from scalespaces.nn._conv import ScaleConv
 from scalespaces.space import ScaleSpace
 

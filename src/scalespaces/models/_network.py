@@ -14,12 +14,15 @@ from scalespaces.functional import feature_pyramid, resample
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import WINDOWS
 from scalespaces.functional._resample import on_image
-from scalespaces.nn import Lift, ScalePool, checkpoint
+from scalespaces.nn import Lift, P4Conv2d, ScalePool, checkpoint
+from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn._lift import as_lift
+from scalespaces.nn.init import paper_
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 
 Layout = Sequence[int | None]
+Size = Sequence[int]  # of a filter: levels, height and width
 LiftLike = Lift | Mapping[str, Any] | None  # a lift, or arguments that differ from a network's own
 
 
@@ -318,6 +321,24 @@ def per_place(filter_levels: int | Sequence[int], deep: Sequence[bool]) -> tuple
     if len(levels) != len(deep):
         raise ValueError(f"filter_levels must be a number, or one for each of {len(deep)} places, got {levels}")
     return tuple(check_integer("filter_levels", k, 1) for k in levels)
+
+
+def initialize(module: nn.Module, how: str) -> None:
+    """Initialize every correlation inside: ``"paper"`` (identity and noise) or ``"he"``."""
+    check_choice("init", how, ("paper", "he"))
+    for layer in (layer for layer in module.modules() if isinstance(layer, ScaleConv)):
+        if how == "he":
+            layer.reset_parameters()
+        elif not layer.weight.is_meta:
+            nn.init.normal_(layer.weight, std=1e-2)
+            # The identity on fields has its one at the group's identity, element 0.
+            fields = isinstance(layer, P4Conv2d) and not layer.lifting
+            paper_(layer.weight.detach()[:, :, 0] if fields else layer.weight, dims=2)
+
+
+def size_label(size: Size) -> str:
+    """The size of a filter as the paper's tables write it: [k,h,w]."""
+    return f"[{','.join(map(str, size))}]"
 
 
 def plain(value: Any) -> Any:

@@ -1,22 +1,90 @@
-"""The paper's networks: DenseNets for classification, ResNets for segmentation."""
+"""The paper's networks and their blocks: DenseNets for classification, ResNets for segmentation.
 
+With a ``group``, ``"p4"`` or ``"p4m"``, all channels are *fields* on the symmetries of the square. With
+``scale_padding="valid"`` every filter of ``k`` levels uses up ``k - 1`` levels.
+"""
+
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalespaces.models._blocks import DenseBlock, LongSkip, ResidualBlock, Transition, Upsample, initialize
-from scalespaces.models._network import LiftLike, NamedNetwork, per_place, strongest_level
+from scalespaces.functional import resample
+from scalespaces.models._network import LiftLike, NamedNetwork, Size, initialize, per_place, size_label, strongest_level
 from scalespaces.models._registry import register_model
-from scalespaces.nn import GlobalPool, P4Conv2d, P4MConv2d, P4MPool, P4Pool, ScaleAvgPool, ScaleConv2d
+from scalespaces.nn import GlobalPool, ScaleAvgPool, ScaleBatchNorm, ScaleConv2d
+from scalespaces.nn._p4 import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, P4MPool, P4Pool
 from scalespaces.semigroups._p4 import Group
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
 
+Fields = Group | None
+_cat: Any = torch.cat  # torch's stubs know nothing of scale-spaces
+_CONVS = {None: ScaleConv2d, "p4": P4Conv2d, "p4m": P4MConv2d}
+_NORMS = {None: ScaleBatchNorm, "p4": P4BatchNorm, "p4m": P4MBatchNorm}
 _FIELDS = {"p4": (P4Conv2d, P4Pool), "p4m": (P4MConv2d, P4MPool)}  # how they are made, and averaged
 _WIDTHS = (1, 2, 4, 4, 8, 8, 8, 8, 8)  # of the blocks, in units of N; a pooling wherever they grow
 _POOLED = tuple(n for n in range(1, len(_WIDTHS)) if _WIDTHS[n] > _WIDTHS[n - 1])
 _DEEP = (True, True, False, True, False, False, False, True, True)  # the blocks with filters of k levels
+
+
+class DenseLayer(nn.Sequential):
+    """The supplement's BN - ReLU - corr[k,h,w]."""
+
+    def __init__(self, in_channels: int, out_channels: int, size: Size, group: Fields, scale_padding: str) -> None:
+        conv = _CONVS[group](in_channels, out_channels, size, bias=False, scale_padding=scale_padding)
+        super().__init__(OrderedDict(norm=_NORMS[group](in_channels), relu=nn.ReLU(), conv=conv))
+
+
+class DenseBlock(nn.Module):
+    r"""The supplement's :math:`\text{dense}_C[k,h,w] \times N`: each layer sees the input and all layers before it.
+
+    .. math:: y_{n+1} = H([y_0, y_1, \dots, y_n]), \qquad H = \text{BN - ReLU - corr}[k,h,w]
+
+    ``growth`` is :math:`C` and ``number`` is :math:`N`: :math:`C_{in}` channels become :math:`C_{in} + N C`.
+    """
+
+    def __init__(
+        self, in_channels: int, growth: int, size: Size, number: int, group: Fields, scale_padding: str
+    ) -> None:
+        super().__init__()
+        self.label = f"dense_{growth}{size_label(size)} x {number}"
+        self.out_channels = in_channels + number * growth
+        widths = (in_channels + n * growth for n in range(number))
+        self.layers = nn.ModuleList(DenseLayer(width, growth, size, group, scale_padding) for width in widths)
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        for layer in self.layers:
+            output = layer(input)
+            input = _cat([input.keep(output.num_levels), output], 1)
+        return input
+
+
+class Transition(nn.Sequential):
+    """The supplement's transition[k,h,w]: dense[1,1,1] to half the channels, average pooling, dense[k,h,w]."""
+
+    def __init__(self, in_channels: int, size: Size, window: str, group: Fields, scale_padding: str) -> None:
+        half = in_channels // 2
+        reduce = DenseLayer(in_channels, half, (1, 1, 1), group, "zeros")
+        mix = DenseLayer(half, half, size, group, scale_padding)
+        super().__init__(OrderedDict(reduce=reduce, pool=ScaleAvgPool(2, window=window), mix=mix))
+        self.label, self.out_channels = f"transition{size_label(size)}", half
+
+
+class LongSkip(nn.Module):
+    """The long skip connection: a dense block's input, average-pooled, joins its transition's output."""
+
+    label = "long skip"
+
+    def __init__(self, window: str) -> None:
+        super().__init__()
+        self.pool = ScaleAvgPool(2, window=window)
+
+    def forward(self, output: ScaleSpace, input: ScaleSpace) -> ScaleSpace:
+        return _cat([output, self.pool(input.keep(output.num_levels))], 1)
 
 
 class DenseNet(NamedNetwork):
@@ -124,15 +192,37 @@ class DenseNet(NamedNetwork):
         return self.linear(self.scale_pool(self.global_pool(self.group_pool(features))))
 
 
-_SCALES = {"lift": {"num_levels": 4}, "filter_levels": 3}
-_SQUARE = {"group": "p4m", "growth": (4, 8, 16), "init": "he"}
-for _name, _settings, _about in (
-    ("densenet", {}, "the paper's baseline for PCam"),
-    ("s_densenet", _SCALES, "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions"),
-    ("p4m_densenet", _SQUARE, "a DenseNet on the symmetries of the square, after Veeling et al. 2018"),
-):
-    _baseline = "densenet" if _settings else None
-    register_model(_name, DenseNet, _about, _settings, input_shape=(3, 96, 96), baseline=_baseline)
+class ResidualBlock(nn.Module):
+    r"""The supplement's res[k,h,w]: :math:`y = x + F(x)`, missing channels of :math:`x` filled with zeros.
+
+    :math:`F` is corr[1,h,w] - BN - ReLU - corr[k,h,w] - BN; without ``skip`` this is no-res[k,h,w], :math:`y = F(x)`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, size: Size, skip: bool, scale_padding: str) -> None:
+        super().__init__()
+        self.missing = out_channels - in_channels if skip else None
+        self.label = f"{'res' if skip else 'no-res'}{size_label(size)}"
+        self.conv1 = ScaleConv2d(in_channels, out_channels, (1, *size[1:]), bias=False)
+        self.norm1 = ScaleBatchNorm(out_channels)
+        self.relu = nn.ReLU()
+        self.conv2 = ScaleConv2d(out_channels, out_channels, size, bias=False, scale_padding=scale_padding)
+        self.norm2 = ScaleBatchNorm(out_channels)
+
+    def forward(self, input: ScaleSpace) -> ScaleSpace:
+        out = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(input)))))
+        if self.missing is None:
+            return out
+        skip, zeros = input.keep(out.num_levels), (0, 0, 0, 0, 0, self.missing)
+        return out + (skip.on([F.pad(level, zeros) for level in skip.levels]) if self.missing else skip)
+
+
+class Upsample(nn.Module):
+    """Bring the one level of a space back to ``size`` pixels of the image, by bilinear interpolation."""
+
+    label = "bilinear upsample"
+
+    def forward(self, input: ScaleSpace, size: Sequence[int]) -> Tensor:
+        return resample(input, size).levels[0]
 
 
 class ResNet(NamedNetwork):
@@ -225,6 +315,16 @@ class ResNet(NamedNetwork):
 
 
 _FOUR = {"lift": {"num_levels": 4}}
+_SCALES = _FOUR | {"filter_levels": 3}
+_SQUARE = {"group": "p4m", "growth": (4, 8, 16), "init": "he"}
+for _name, _settings, _about in (
+    ("densenet", {}, "the paper's baseline for PCam"),
+    ("s_densenet", _SCALES, "the paper's S-DenseNet for PCam: 4 levels, filters of 3 levels in transitions"),
+    ("p4m_densenet", _SQUARE, "a DenseNet on the symmetries of the square, after Veeling et al. 2018"),
+):
+    _baseline = "densenet" if _settings else None
+    register_model(_name, DenseNet, _about, _settings, input_shape=(3, 96, 96), baseline=_baseline)
+
 _DEEPER = _FOUR | {"filter_levels": 2}
 for _name, _settings, _about in (
     ("resnet", {}, "baseline for Cityscapes, with matched channels"),
