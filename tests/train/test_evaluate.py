@@ -17,7 +17,7 @@ from scalespaces.cli import main
 from scalespaces.data import ArrayImages, ImageDataset, digits, to_unit
 from scalespaces.data._idx import read_idx_images
 from scalespaces.models import Card, convert, create_model, load, save
-from scalespaces.models._rescale import rescale_batch
+from scalespaces.models._calibrate import rescale_batch
 from scalespaces.plotting import plot_over_scales
 from scalespaces.train._evaluate import Evaluation, Row, evaluate, num_levels, set_scale
 from scalespaces.train._levels import answer

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces.models import create_model
-from scalespaces.models._rescale import rescale_batch
+from scalespaces.models._calibrate import rescale_batch
 from scalespaces.train._scales import MultiScale, draw_scales, zoom, zoom_masks
 
 

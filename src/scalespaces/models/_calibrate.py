@@ -8,14 +8,13 @@ What is fitted follows this path::
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from scalespaces._progress import Progress
@@ -23,11 +22,10 @@ from scalespaces._tables import text_table
 from scalespaces.functional import resample
 from scalespaces.functional._trust import SIZE, level_statistics
 from scalespaces.models._convert import Converted
-from scalespaces.models._network import ImageTooSmallError, ScaleNetwork
-from scalespaces.models._rescale import check_scales, rescale_batch
+from scalespaces.models._network import ImageTooSmallError, ScaleNetwork, evaluating
 from scalespaces.nn import ScalePool, Trust
 from scalespaces.space import ScaleSpace
-from scalespaces.theory._arguments import check_integer
+from scalespaces.theory._arguments import check_integer, check_real
 
 SCALES = (0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
 FEWEST = 20  # images, below which a fit says more about these images than about levels
@@ -96,22 +94,21 @@ def calibrate(
     if labels is not None and len(labels) != len(shown):
         raise ValueError(f"there is one label, or one mask, for each image, got {len(labels)} for {len(shown)}")
     check_integer("batch", batch, 1)
-    factors, before, training = sorted(set(check_scales(scales))), network.scale_pool.mode, network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            samples = _collect(network, shown, labels, factors, batch, seed)
-    finally:
-        network.train(training)
-    halves = torch.randperm(len(shown), generator=torch.Generator().manual_seed(seed)) % 2
+    factors, before = sorted(set(check_scales(scales))), network.scale_pool.mode
+    with torch.no_grad(), evaluating(network):
+        samples = _collect(network, shown, labels, factors, batch, seed)
+    # The size of the features that the network knows: of level 0, at the scale nearest to 1.
+    nearest = min(range(len(factors)), key=lambda n: abs(math.log(factors[n])))
+    home = samples.statistics[samples.scale == nearest, -network.lift.first_level, SIZE].mean()
+    halves = torch.randperm(len(shown), generator=Generator().manual_seed(seed)) % 2
     after = torch.zeros(len(samples.target))
     for half in (0, 1):
         tested = halves[samples.image] == half
-        after[tested] = samples.where(tested).right(_fit(samples.where(~tested), seed)).float()
+        after[tested] = samples.where(tested).right(_fit(samples.where(~tested), home, seed)).float()
     with torch.random.fork_rng(devices=[]):
         pool, like = ScalePool("trust"), next(network.parameters())
-    pool.trust = _fit(samples, seed).to(like.device, like.dtype)
-    network.scale_pool = pool.train(training)
+    pool.trust = _fit(samples, home, seed).to(like.device, like.dtype)
+    network.scale_pool = pool.train(network.training)
     network.config = network.config | {"scale_pool": "trust"}
     shares = [[float(x[samples.scale == n].mean()) for n in range(len(factors))] for x in (samples.before, after)]
     return Calibration(tuple(zip(factors, *shares, strict=True)), len(shown), labels is not None, before)
@@ -128,11 +125,9 @@ class _Samples:
     before: Tensor  # (n,): whether the answer was right
     image: Tensor  # (n,): the number of the image
     scale: Tensor  # (n,): the number of the scale
-    home: Tensor  # the size of the features that the network knows: of level 0 at the scale nearest to 1
 
     def where(self, chosen: Tensor) -> _Samples:
-        *values, home = vars(self).values()
-        return _Samples(*[*(value[chosen] for value in values), home])
+        return _Samples(*(value[chosen] for value in vars(self).values()))
 
     def confidence(self, trust: Trust) -> Tensor:
         """How far each level is trusted, before the softmax; levels that are not there, not at all."""
@@ -158,7 +153,7 @@ def _collect(
     groups: dict[torch.Size, list[int]] = {}
     for number, image in enumerate(images):
         groups.setdefault(image.shape, []).append(number)
-    like, generator = next(network.parameters()), torch.Generator().manual_seed(seed)
+    like, generator = next(network.parameters()), Generator().manual_seed(seed)
     with Progress("calibrating", len(images) * len(scales), " views") as progress:
         for numbers in [group[n : n + batch] for group in groups.values() for n in range(0, len(group), batch)]:
             seen = torch.stack([images[n] for n in numbers]).to(like.device, like.dtype)
@@ -179,11 +174,7 @@ def _collect(
             values = [F.pad(v, (*[0, 0] * (v.ndim - 2), 0, levels - v.shape[1])) for v in values]
         return torch.cat(values)
 
-    *fields, _ = _Samples.__dataclass_fields__
-    found = _Samples(*[*map(join, fields), torch.ones(())])
-    nearest = min(range(len(scales)), key=lambda n: abs(math.log(scales[n])))
-    known = found.statistics[found.scale == nearest, -network.lift.first_level, SIZE]
-    return dataclasses.replace(found, home=known.mean())
+    return _Samples(*map(join, _Samples.__dataclass_fields__))
 
 
 def _own_answer(network: ScaleNetwork, images: Tensor, scores: ScaleSpace) -> Tensor:
@@ -195,7 +186,7 @@ def _own_answer(network: ScaleNetwork, images: Tensor, scores: ScaleSpace) -> Te
 
 
 def _look(
-    network: ScaleNetwork, images: Tensor, target: Tensor, generator: Any, numbers: Sequence[int], scale: int
+    network: ScaleNetwork, images: Tensor, target: Tensor, generator: Generator, numbers: Sequence[int], scale: int
 ) -> _Samples:
     """What the levels show of these images, in samples."""
     scores, features = network.scores_and_features(images)
@@ -208,36 +199,57 @@ def _look(
         views = [view.flatten(3)[..., chosen].movedim(3, 1).flatten(0, 1) for view in views]
     image = torch.tensor(numbers).repeat_interleave(len(target) // len(numbers))
     present = torch.ones(views[0].shape[:2], dtype=torch.bool)
-    before = (own == target).float()
-    found = [*views, present, target, before, image, torch.full_like(image, scale)]
+    found = [*views, present, target, (own == target).float(), image, torch.full_like(image, scale)]
     known = ((target >= 0) & (target < views[1].shape[2])).cpu()
     found = [value.float() if value.is_floating_point() else value for value in found]  # whatever the network's type
-    return _Samples(*[*(value.cpu()[known] for value in found), torch.ones(())])
+    return _Samples(*(value.cpu()[known] for value in found))
 
 
 def _stacked(x: ScaleSpace, size: Sequence[int]) -> Tensor:
     return torch.stack((resample(resample(x), size) if x.dims else x).levels, 1)
 
 
-def _fit(samples: _Samples, seed: int, steps: int = 400) -> Trust:
+def _fit(samples: _Samples, home: Tensor, seed: int, steps: int = 400) -> Trust:
     """The perceptron under whose weights the right answers are most probable."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         trust = Trust()
     variance, mean = torch.var_mean(samples.statistics[samples.present], 0)
     trust.norm.load_state_dict({"running_mean": mean, "running_var": variance}, strict=False)
-    trust.temperature.data, trust.exponent.data = samples.home.clone(), torch.ones(())
+    trust.temperature.data, trust.exponent.data = home.clone(), torch.ones(())
     with torch.no_grad():  # what each level says for the right answer does not change while the weights are learned
-        said = samples.log_probabilities(trust).gather(
-            2, samples.target[:, None, None].expand(*samples.present.shape, 1)
-        )
+        right = samples.target[:, None, None].expand(*samples.present.shape, 1)
+        said = samples.log_probabilities(trust).gather(2, right)[..., 0]
     learned = [*trust.first.parameters(), *trust.second.parameters()]
     optimizer = torch.optim.Adam(learned, lr=0.01, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     with torch.enable_grad():
         for _ in range(steps):
             optimizer.zero_grad()
-            (-(samples.confidence(trust).log_softmax(1) + said[..., 0]).logsumexp(1).mean()).backward()
+            (-(samples.confidence(trust).log_softmax(1) + said).logsumexp(1).mean()).backward()
             optimizer.step()
             schedule.step()
     return trust.eval()
+
+
+def rescale_batch(images: Tensor, scale: float) -> Tensor:
+    """Resize images ``(B, C, H, W)`` by a factor: bicubic, antialiased, clamped to the range of each image."""
+    check_scales([scale])
+    size = tuple(max(1, round(n * scale)) for n in images.shape[2:])
+    if size == images.shape[2:]:
+        return images
+    resized = F.interpolate(as_float(images), size, mode="bicubic", antialias=True)
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    return resized.to(images.dtype).clamp(low, high)
+
+
+def check_scales(scales: Sequence[float]) -> list[float]:
+    """The scales, if there are any, and all are above 0."""
+    if not scales:
+        raise ValueError("scales has at least one scale, got none")
+    return [check_real("scale", scale, "> 0", lambda s: s > 0) for scale in scales]
+
+
+def as_float(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -24,8 +24,8 @@ from scalespaces._tables import text_table
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.data._keys import Part
 from scalespaces.models import Card, ScaleNetwork
+from scalespaces.models._calibrate import check_scales
 from scalespaces.models._network import ImageTooSmallError, evaluating
-from scalespaces.models._rescale import check_scales
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.train._data import same_shape, worker_options
 from scalespaces.train._levels import LevelPool

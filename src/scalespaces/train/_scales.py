@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from scalespaces._torch import full_precision
 from scalespaces.functional._sampling import fold
+from scalespaces.models._calibrate import as_float, check_scales, rescale_batch
 from scalespaces.models._network import ImageTooSmallError
-from scalespaces.models._rescale import as_float, check_scales, rescale_batch
 from scalespaces.theory._arguments import check_choice, check_real
 
 How = Literal["mean", "select"]
