@@ -3,10 +3,10 @@
 from scalespaces.models._calibrate import calibrate
 from scalespaces.models._convert import Converted, convert
 from scalespaces.models._convnet import ConvNet
-from scalespaces.models._explain import ConversionError
 from scalespaces.models._export import export
 from scalespaces.models._files import load, save
 from scalespaces.models._info import summarize
+from scalespaces.models._modules import ConversionError
 from scalespaces.models._network import Card, ScaleNetwork
 from scalespaces.models._paper import DenseNet, ResNet
 from scalespaces.models._registry import create_model, list_models, register_model

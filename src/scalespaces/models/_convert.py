@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 from typing import Any
 
@@ -13,9 +14,8 @@ from scalespaces.functional import scale_pool as pool_levels
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import check_images
 from scalespaces.functional._pool import SCALE_MODES
-from scalespaces.models._explain import ConversionError, explain, refuse, smallest_side
 from scalespaces.models._gather import gather, grids_of, map_spaces
-from scalespaces.models._interaction import CONVOLUTIONS, Interaction, choose, replace
+from scalespaces.models._modules import CONVOLUTIONS, ConversionError, Interaction, choose, explain, refuse, replace
 from scalespaces.models._network import LiftLike, ScaleNetwork, evaluating, first_channels, plain
 from scalespaces.nn import Lift, ScaleBatchNorm, ScalePool
 from scalespaces.nn._base import Layer
@@ -224,7 +224,8 @@ class Converted(ScaleNetwork):
             except Exception as error:
                 together = run == self._together
                 said = explain(error, self.model, together, norms=together and plain and not self.config["interaction"])
-                fewer = self._large(x) if self._find_smallest(x, together, said, error) else x
+                self._find_smallest(x, together, said, error)
+                fewer = self._large(x)
                 if fewer.num_levels == x.num_levels:
                     raise ConversionError(said) from error
                 x = fewer
@@ -285,11 +286,11 @@ class Converted(ScaleNetwork):
         sides = [min(hint(count(n, x.spacing(k))) for n in x.sizes(k)) for k in range(x.num_levels)]
         return x.keep(max(1 - x.first_level, sum(side >= small for side in sides)))
 
-    def _find_smallest(self, x: ScaleSpace, together: bool, said: str, error: Exception) -> bool:
-        """Find out by trying whether a level failed, with this error, because it is too small."""
+    def _find_smallest(self, x: ScaleSpace, together: bool, said: str, error: Exception) -> None:
+        """Find by trying the least side of square images that the model takes: a level may have been too small."""
         zero = x.level(0)
         if self.config["smallest_level"] is not None or x.num_levels == 1 - x.first_level:
-            return False
+            return
 
         def fits(side: int) -> bool:
             image = zero.new_zeros(1, zero.shape[1], *[side] * x.dims)
@@ -299,13 +300,22 @@ class Converted(ScaleNetwork):
                 return isinstance(error, torch.OutOfMemoryError)
             return True
 
-        self._combines_inside = False
+        self._combines_inside, side = False, min(zero.shape[2:])
         with torch.no_grad(), evaluating(self.model):
-            try:
-                self.config["smallest_level"] = smallest_side(fits, min(zero.shape[2:]), self.model)
-            except ConversionError as refusal:
-                raise ConversionError(f"{said}\n{refusal}") from error
-        return self.config["smallest_level"] is not None
+            if not fits(side):
+                return
+            least = 1 + bisect.bisect_left(range(1, side), True, key=fits)
+            # A model that takes some larger sizes and not others has no least side, and is refused.
+            wrong = next((n for n in (least + 1, least + 2, 2 * least + 1) if not fits(n)), None)
+        if wrong is None:
+            self.config["smallest_level"] = least
+            return
+        ways = "use images whose levels have sizes that it takes, or a model for any size"
+        if any(type(module).__module__.startswith("timm.") for module in self.model.modules()):
+            ways += ": timm's ViT, DeiT and the like with dynamic_img_size=True, dynamic_img_pad=True, its Swin with "
+            ways += "strict_img_size=False"
+        takes = f"the model takes images of {least} x {least}, but not of {wrong} x {wrong}"
+        raise ConversionError(f"{said}\n{takes}, and levels have many sizes; {ways}") from error
 
     def extra_repr(self) -> str:
         parts = [f"{name}={self.config[name]}" for name in ("interaction", "smallest_level") if self.config[name]]

@@ -14,22 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing
 from scalespaces._torch import uncompiled
-from scalespaces.models._interaction import TORCHS_OWN, is_plain
+from scalespaces.models._modules import TORCHS_OWN, is_plain
 from scalespaces.models._network import Card, ScaleNetwork, first_channels
 from scalespaces.models._registry import entry
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
-
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
 
 OPSET = 18
 TOLERANCE = 1e-4

@@ -1,17 +1,20 @@
-"""Convolutions of a model whose filters get a second level."""
+"""The modules of a model to convert: which are refused, which get a second level, and where an error came from."""
 
+import linecache
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import islice
+from traceback import walk_tb
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
 from scalespaces._torch import has_hooks
-from scalespaces.nn import ScaleConv1d, ScaleConv2d, ScaleConv3d, synchronize
+from scalespaces.nn import Lift, ScaleConv1d, ScaleConv2d, ScaleConv3d, synchronize
 from scalespaces.nn._conv import as_images
 from scalespaces.theory._arguments import did_you_mean
 
@@ -21,6 +24,39 @@ Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 TORCHS_OWN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _WITH_LEVELS = {nn.Conv1d: ScaleConv1d, nn.Conv2d: ScaleConv2d, nn.Conv3d: ScaleConv3d}
 CONVOLUTIONS = (*TORCHS_OWN, *_WITH_LEVELS.values())
+_ATTENTION = (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+_NEVER: dict[tuple[type, ...], str] = {
+    (LazyModuleMixin,): "has no parameters yet; run the model on an image first",
+    (Lift,): "lifts images itself; the model runs on scale-spaces already",
+}
+_ON_TENSORS: dict[tuple[type, ...], str] = {  # right on each level by itself, but not on a scale-space
+    _ATTENTION: "attends over the positions of a map of one size",
+    (nn.RNNBase, nn.RNNCellBase): "runs along one axis of one size",
+    (nn.Fold, nn.Unfold): "takes windows apart; write the sum over them as a convolution",
+    (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d): "puts samples where a pooling took them; use nn.Upsample",
+    (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d): "pools windows at random places; use nn.MaxPool2d",
+    (nn.LPPool1d, nn.LPPool2d): "has no dilated windows; use nn.AvgPool2d or nn.MaxPool2d",
+    (torch.jit.ScriptModule,): "is compiled for tensors; convert the model before it is scripted",
+}
+
+
+class ConversionError(RuntimeError):
+    """A part of a model cannot run on levels; the message has the module, the line, the reason and a remedy."""
+
+
+def refuse(modules: Mapping[str, nn.Module], cause: str) -> None:
+    """Refuse what can run on no levels, and, if there is a ``cause`` to run on scale-spaces, what cannot do that."""
+    for name, module in modules.items():
+        for kinds, reason in (_NEVER | _ON_TENSORS if cause else _NEVER).items():
+            if isinstance(module, kinds):
+                because = f", as {cause} needs" if kinds in _ON_TENSORS else ""
+                raise ConversionError(f"{_called(name, module)} {reason}: it cannot run on scale-spaces{because}")
+        if cause and getattr(module, "return_indices", False):
+            raise ConversionError(f"{_called(name, module)} returns indices, which have no place on grids")
+
+
+def _called(name: str, module: nn.Module) -> str:
+    return f"{name or 'the model'} ({type(module).__name__})"
 
 
 def choose(modules: Mapping[str, nn.Module], interaction: Interaction, dims: int, scale_padding: str) -> list[str]:
@@ -151,3 +187,27 @@ class _Deep(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         return super()._apply(as_images(fn), recurse)
+
+
+def explain(error: Exception, model: nn.Module, together: bool, norms: bool) -> str:
+    """Where in the model an error came from, the reason, and what to do; ``norms`` are why it ran on a scale-space."""
+    names = {id(module): (name, module) for name, module in model.named_modules()}
+    called, line = _called("", model), ""
+    for frame, number in walk_tb(error.__traceback__):
+        found = names.get(id(frame.f_locals.get("self")))
+        if found is not None:
+            called = _called(*found)
+        if frame.f_globals.get("__name__", "").split(".")[0] not in ("torch", "scalespaces", "contextlib"):
+            code = linecache.getline(frame.f_code.co_filename, number, frame.f_globals).strip()
+            line = f", {frame.f_code.co_filename}:{number}" + (f": {code}" if code else "")
+    notes = getattr(error, "__notes__", [])
+    text = "\n".join([f"{called}{line}", f"{type(error).__name__}: {error}", *notes])
+    if isinstance(error, TypeError) and "PerLevel" in text and "x.new_" not in text:
+        text += "\na size that differs between levels makes no tensor: use x.new_zeros(...), not torch.zeros(...)"
+    if norms:
+        text += "\nin training, batch norms take statistics over all levels; in evaluation mode they do not, and levels"
+        text += " run one by one: call .eval() of the batch norms"
+    if notes:
+        text += "\nthe model must take images as small as that level, and pool space before layers of one size: "
+        text += "try fewer levels, a larger image, or adaptive pooling"
+    return f"cannot run on {'scale-spaces' if together else 'all levels'}: {text}"
