@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from scalespaces._progress import Progress
 from scalespaces._tables import text_table
-from scalespaces.functional import resample
+from scalespaces.functional._resample import on_image
 from scalespaces.functional._trust import SIZE, level_statistics
 from scalespaces.models._convert import Converted
 from scalespaces.models._network import ImageTooSmallError, ScaleNetwork, evaluating
@@ -191,7 +191,8 @@ def _look(
     """What the levels show of these images, in samples."""
     scores, features = network.scores_and_features(images)
     size, own = images.shape[2:], _own_answer(network, images, scores)
-    views = [_stacked(x, size) for x in (level_statistics(scores, features), scores)]  # (B, S, channels[, H, W])
+    spaces = level_statistics(scores, features), scores
+    views = [torch.stack(on_image(x, size).levels, 1) for x in spaces]  # (B, S, channels[, H, W])
     if target.ndim > 1:  # of pixels
         target = F.interpolate(target[:, None].double(), size, mode="nearest-exact")[:, 0].long()
         chosen = torch.randint(size.numel(), (_PIXELS,), generator=generator).to(target.device)
@@ -203,10 +204,6 @@ def _look(
     known = ((target >= 0) & (target < views[1].shape[2])).cpu()
     found = [value.float() if value.is_floating_point() else value for value in found]  # whatever the network's type
     return _Samples(*(value.cpu()[known] for value in found))
-
-
-def _stacked(x: ScaleSpace, size: Sequence[int]) -> Tensor:
-    return torch.stack((resample(resample(x), size) if x.dims else x).levels, 1)
 
 
 def _fit(samples: _Samples, home: Tensor, seed: int, steps: int = 400) -> Trust:
