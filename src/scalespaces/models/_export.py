@@ -200,9 +200,8 @@ class _Job:
     def dynamic(self, channels: int, side: int, more: Sequence[Shape]) -> Exported:
         """Export with dynamic batch, height and width, traced with images of about that side."""
         free = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
-        image = self.image((2, channels, side, side + 3))
-        with _ending(self.graph):
-            program = self.trace(image, (free,))
+        _refuse_endless(self.graph)
+        program = self.trace(self.image((2, channels, side, side + 3)), (free,))
         n = self.smallest(program.module(), channels, side)
         shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
         return self.write(program, (None, channels, None, None), n, shapes)
@@ -291,9 +290,8 @@ def _remainder(self: Any, other: Any) -> Any:
     return op.Mod(self, other)
 
 
-@contextmanager
-def _ending(graph: nn.Module) -> Iterator[None]:
-    """Raise an error where tracing with free sizes would not end."""
+def _refuse_endless(graph: nn.Module) -> None:
+    """Let convolutions raise an error where tracing with free sizes would not end."""
     # A convolution that computes its padding from the size of the image leaves a maximum in the formula of the size. A
     # second one makes torch look for the bounds of nested formulas, for hours.
 
@@ -303,13 +301,9 @@ def _ending(graph: nn.Module) -> Iterator[None]:
             reason = "computes its padding from the size of the image, and torch finds no end of the formulas for sizes"
             raise ValueError(f"{type(module).__name__} {reason}; choose one with size=(height, width), or --size")
 
-    convs = [module for module in graph.modules() if isinstance(module, TORCHS_OWN) and not is_plain(module)]
-    hooks = [conv.register_forward_pre_hook(check) for conv in convs]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    for module in graph.modules():
+        if isinstance(module, TORCHS_OWN) and not is_plain(module):
+            module.register_forward_pre_hook(check)
 
 
 @contextmanager
