@@ -109,14 +109,13 @@ def _obstacle(conv: Conv, dims: int, scale_padding: str) -> str:
     return f"({called}) has a forward of its own, which changes the weight or does not use it as {_kind(conv).__name__}"
 
 
-def _kind(conv: nn.Module) -> type[nn.Module]:
+def _kind(conv: nn.Module) -> type[Conv]:
     return next(kind for kind in TORCHS_OWN if isinstance(conv, kind))
 
 
-def is_plain(conv: nn.Module) -> bool:
+def is_plain(conv: Conv) -> bool:
     """Whether the convolution computes what nn.Conv1d, 2d or 3d does, be it of a subclass."""
-    kind: Any = _kind(conv)
-    own: Any = type(conv)
+    kind, own = _kind(conv), type(conv)
     return own.forward is kind.forward and own._conv_forward is kind._conv_forward
 
 
