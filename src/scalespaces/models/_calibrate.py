@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -29,6 +28,7 @@ from scalespaces.theory._arguments import check_integer, check_real
 
 SCALES = (0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
 FEWEST = 20  # images, below which a fit says more about these images than about levels
+Labels = Tensor | Sequence[int] | Sequence[Tensor] | None  # of images, or of their pixels
 _PIXELS = 256  # of each image and scale, where every pixel has a class
 
 
@@ -57,7 +57,7 @@ class Calibration:
 def calibrate(
     network: ScaleNetwork,
     images: Tensor | Iterable[Tensor],
-    labels: Any = None,
+    labels: Labels = None,
     *,
     scales: Sequence[float] = SCALES,
     batch: int = 16,
@@ -146,7 +146,7 @@ class _Samples:
 
 
 def _collect(
-    network: ScaleNetwork, images: Sequence[Tensor], labels: Any, scales: Sequence[float], batch: int, seed: int
+    network: ScaleNetwork, images: Sequence[Tensor], labels: Labels, scales: Sequence[float], batch: int, seed: int
 ) -> _Samples:
     """Run the network on all images at all scales."""
     parts: list[_Samples] = []
