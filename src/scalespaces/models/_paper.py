@@ -1,8 +1,4 @@
-"""The paper's networks and their blocks: DenseNets for classification, ResNets for segmentation.
-
-With a ``group``, ``"p4"`` or ``"p4m"``, all channels are *fields* on the symmetries of the square. With
-``scale_padding="valid"`` every filter of ``k`` levels uses up ``k - 1`` levels.
-"""
+"""The paper's networks and their blocks: DenseNets for classification, ResNets for segmentation."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
