@@ -202,7 +202,15 @@ class _Job:
         free = {0: torch.export.Dim("batch", min=1), 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
         _refuse_endless(self.graph)
         program = self.trace(self.image((2, channels, side, side + 3)), (free,))
-        n = self.smallest(program.module(), channels, side)
+        run = program.module()
+
+        def fits(n: int) -> bool:
+            try:
+                return self.difference(run, (1, channels, n, n)) <= TOLERANCE
+            except Exception:  # the network and the program raise errors of many kinds
+                return False
+
+        n = 1 + bisect.bisect_left(range(1, side), True, key=fits)  # the least side that the program takes
         shapes = [(1, channels, n, n), (3, channels, n + 1, n + 2), (2, channels, 2 * n + 5, n + 13), *more]
         return self.write(program, (None, channels, None, None), n, shapes)
 
@@ -241,17 +249,6 @@ class _Job:
             return math.inf
         pairs = [(expected[name].double(), found[name].double()) for name in expected]
         return float(torch.stack([(a - b).abs().max() / a.abs().max().clip(min=1) for a, b in pairs]).max())
-
-    def smallest(self, run: Callable[[Tensor], object], channels: int, side: int) -> int:
-        """The least side of square images that the program takes; it takes those of ``side``."""
-
-        def fits(n: int) -> bool:
-            try:
-                return self.difference(run, (1, channels, n, n)) <= TOLERANCE
-            except Exception:  # the network and the program raise errors of many kinds
-                return False
-
-        return 1 + bisect.bisect_left(range(1, side), True, key=fits)
 
 
 def _write_onnx(program: ExportedProgram, path: Path, outputs: Sequence[str], description: str) -> None:

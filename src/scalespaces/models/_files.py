@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": tor
 _DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
-Network = TypeVar("Network", bound=ScaleNetwork)
 Device = torch.device | str | int
 Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type, as safetensors calls it, of every tensor in a file."""
@@ -185,7 +184,7 @@ def _rebuild(document: dict[str, Any], tensors: Tensors, model: nn.Module | None
         return _attempt(lambda: create_model(**config))
 
 
-def _attempt(build: Callable[[], Network]) -> Network:
+def _attempt(build: Callable[[], ScaleNetwork]) -> ScaleNetwork:
     """Build from a file's arguments. These may be of any type, and so may the error."""
     try:
         return build()
