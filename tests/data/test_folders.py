@@ -10,7 +10,6 @@ import torch
 from pictures import flat, save_picture, truncate
 
 from scalespaces.data import ClassFolders, LabeledFolder, MaskFolders
-from scalespaces.data._pcam import PCamFolder
 
 
 def firsts(dataset: Any) -> list[tuple[int, int]]:
@@ -74,9 +73,9 @@ def patches(tmp_path) -> tuple[Path, Path]:
 
 
 def test_a_folder_with_a_table(patches):
-    assert firsts(PCamFolder(*patches)) == [(50, 0), (51, 1), (52, 1)]
+    assert firsts(LabeledFolder(*patches, 2)) == [(50, 0), (51, 1), (52, 1)]
     patches[1].write_bytes("\ufeffname,label,id\r\nx,1,p2\r\ny, 0 ,p0\r\nz,1,p1\r\n".encode())  # of a spreadsheet
-    assert firsts(PCamFolder(*patches)) == [(50, 0), (51, 1), (52, 1)]
+    assert firsts(LabeledFolder(*patches, 2)) == [(50, 0), (51, 1), (52, 1)]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_a_folder_with_a_table(patches):
 def test_tables_with_problems(patches, text, message):
     patches[1].write_bytes(text)
     with pytest.raises(ValueError, match=message):
-        PCamFolder(*patches)
+        LabeledFolder(*patches, 2)
 
 
 def test_skipped_rows_are_counted_and_no_label_moves(patches):
@@ -103,19 +102,17 @@ def test_skipped_rows_are_counted_and_no_label_moves(patches):
     table.write_text("id,label\np0,0\np1,7\np2,1\nabsent,1\n")
     save_picture(folder / "unlabeled.png", flat(0, (96, 96, 3)))
     with pytest.warns(UserWarning, match=r"left out 3 of 5"):
-        dataset = PCamFolder(folder, table, on_error="skip")
+        dataset = LabeledFolder(folder, table, 2, on_error="skip")
     assert firsts(dataset) == [(50, 0), (52, 1)]
     assert (dataset.labels.tolist(), len(dataset.skipped)) == ([0, 1], 3)
 
 
-def test_patches_of_another_size_or_the_same_name_are_refused(patches):
+def test_images_may_differ_in_size_but_not_share_a_name(patches):
     save_picture(patches[0] / "p0.tif", flat(0, (96, 95, 3)))
-    with pytest.raises(ValueError, match=r"p0.tif' is 95 x 96 pixels; patches are 96 x 96"):
-        PCamFolder(*patches)[0]
-    assert LabeledFolder(*patches, num_classes=2)[0][0].shape == (3, 96, 95)
+    assert LabeledFolder(*patches, 2)[0][0].shape == (3, 96, 95)
     save_picture(patches[0] / "p0.png")
     with pytest.raises(ValueError, match=r"p0.png' and .*p0.tif' have the same name"):
-        PCamFolder(*patches)
+        LabeledFolder(*patches, 2)
 
 
 def pair(folder: Path, name: str, mask: list[list[int]]) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,11 @@ def write_class_folders(root: Path, split: str, numbers: range) -> None:
         save_picture(root / split / f"class_{label}" / f"{number}.png", flat(number))
 
 
-def write_table(root: Path, split: str, numbers: range, side: int = 4, most: int = 2) -> None:
+def write_table(root: Path, split: str, numbers: range) -> None:
     for number in numbers:
-        save_picture(root / split / f"{number}.png", flat(number, (side, side, 3)))
-    with (root / f"{split or 'train'}.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("id", "label"), *zip(numbers, LABELS.clip(max=most), strict=False)])
+        save_picture(root / split / f"{number}.png", flat(number))
+    with (root / f"{split}.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "label"), *zip(numbers, LABELS, strict=False)])
 
 
 def write_masks(root: Path, split: str, numbers: range) -> None:
@@ -46,7 +45,6 @@ def write_masks(root: Path, split: str, numbers: range) -> None:
 
 
 WRITE = {"idx": write_idx, "class_folders": write_class_folders, "table": write_table, "masks": write_masks}
-WRITE["pcam_folder"] = partial(write_table, side=96, most=1)
 
 
 def options(kind: Any, root: Path, **more: Any) -> DataOptions:
@@ -68,7 +66,7 @@ def roots(tmp_path_factory) -> dict[str, Path]:
     """Data of each kind: a training set alone, or a folder without sets."""
     made = {kind: tmp_path_factory.mktemp(kind) for kind in WRITE}
     for kind, root in made.items():
-        WRITE[kind](root, "" if kind in ("masks", "pcam_folder") else "train", range(NUMBER))
+        WRITE[kind](root, "" if kind == "masks" else "train", range(NUMBER))
     return made
 
 
@@ -156,7 +154,7 @@ def test_names_and_numbers_of_classes(roots, tmp_path):
     said = {kind: options(kind, root) for kind, root in roots.items()}
     assert class_names(said["class_folders"]) == ("class_0", "class_1", "class_2")
     assert num_classes(said["class_folders"]) == 3
-    assert class_names(said["pcam_folder"]) == ("normal", "tumor")
+    assert class_names(DataOptions("pcam", "")) == ("normal", "tumor")
     assert num_classes(DataOptions("idx", "")) == 10
     for kind in ("table", "masks"):
         assert (class_names(said[kind]), num_classes(said[kind])) == ((), 3)

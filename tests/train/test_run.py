@@ -145,11 +145,12 @@ def test_class_255_counts(root):
     assert supervise(task.network, images, target, "answer", task.ignored) > 0
 
 
-def test_jitter_moves_masks_with_their_images(root):
+@pytest.mark.parametrize("fill", ["zeros", "reflect"])
+def test_jitter_moves_masks_with_their_images(root, fill):
     said = ["--model.name=s_resnet", "--model.arguments.width=3", "--data.kind=masks", f"--data.root={root}"]
-    recipe = load_recipe(None, [*said, "--data.jitter=[0.5, 2]", "--seed=7", "--trainer.channels_last=false"])
+    recipe = load_recipe(None, [*said, "--data.jitter=[0.5, 2]", f"--data.jitter_fill={fill}", "--seed=7"])
     task = Task(make_network(recipe, 3, 3), recipe, 3)
     images, masks, indices = torch.rand(2, 3, 16, 16), torch.randint(0, 3, (2, 16, 16)), torch.tensor([5, 17])
     factors = draw_scales(indices, epoch=0, seed=7, low=0.5, high=2.0)
     found = task._prepare(images, masks, indices)
-    assert_close(found, (zoom(images, factors), zoom_masks(masks, factors, task.ignored)))
+    assert_close(found, (zoom(images, factors, fill), zoom_masks(masks, factors, task.ignored)))

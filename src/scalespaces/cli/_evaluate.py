@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
     add("--splits", nargs="+", default=["test"], metavar="NAME", help="sets: test, valid, train, or any IDX set's name")
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this before anything else")
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
-    add("--table", metavar="CSV", help="labels (pcam_folder, table), if not in a file named after the split")
+    add("--table", metavar="CSV", help="labels (table), if not in a file named after the split")
     add("--seed", type=seed, metavar="N", help="seed used in training, if a set is held out of the training set")
     add("--holdout", type=float, default=0.1, metavar="PART", help="part of the training set that was held out")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")

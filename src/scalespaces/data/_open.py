@@ -6,9 +6,9 @@ from typing import Any, Literal
 from scalespaces.data._folders import Cityscapes, ClassFolders, LabeledFolder, MaskFolders, OnError, folder_classes
 from scalespaces.data._idx import IMAGES, read_idx_images
 from scalespaces.data._keys import ImageDataset
-from scalespaces.data._pcam import SPLITS, PCam, PCamFolder
+from scalespaces.data._pcam import SPLITS, PCam
 
-Kind = Literal["pcam", "pcam_folder", "cityscapes", "idx", "class_folders", "table", "masks"]
+Kind = Literal["pcam", "cityscapes", "idx", "class_folders", "table", "masks"]
 ANY = 2**31  # so many classes that every label is valid
 _NAMES = {"valid": ("valid", "val", "validation"), "val": ("val", "valid", "validation")}
 
@@ -27,8 +27,6 @@ def open_whole(
         return MaskFolders(folder / "images", folder / "masks", num_classes, on_error=on_error, **options)
     if table is None:
         return ClassFolders(folder, on_error=on_error, **options)
-    if kind == "pcam_folder":
-        return PCamFolder(folder, table, on_error=on_error)
     return LabeledFolder(folder, table, num_classes, on_error=on_error, **options)
 
 

@@ -1,4 +1,4 @@
-"""PatchCamelyon: the official HDF5 files, and the same patches as a folder of images with a table of labels."""
+"""PatchCamelyon: the official HDF5 files."""
 
 import os
 import warnings
@@ -14,7 +14,6 @@ from torch import Tensor
 from scalespaces._extras import require
 from scalespaces._files import refuse_existing, replacing
 from scalespaces._progress import progress
-from scalespaces.data._folders import LabeledFolder, OnError
 from scalespaces.data._keys import ImageDataset, check_labels
 
 SPLITS = ("train", "valid", "test")
@@ -78,20 +77,6 @@ class PCam(ImageDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_handle": None}
-
-
-class PCamFolder(LabeledFolder):
-    """The patches in another common form: TIFF or PNG files and a CSV file, as in :class:`LabeledFolder`."""
-
-    def __init__(self, root: str | Path, table: str | Path, *, on_error: OnError = "raise") -> None:
-        super().__init__(root, table, 2, on_error=on_error)
-
-    def load(self, file: Path, target: int) -> tuple[Tensor, Tensor]:
-        """Refuse patches of another size."""
-        patch, label = super().load(file, target)
-        if patch.shape[1:] != (SIDE, SIDE):
-            raise ValueError(f"{str(file)!r} is {patch.shape[2]} x {patch.shape[1]} pixels; patches are 96 x 96")
-        return patch, label
 
 
 def repack(source: str | Path, target: str | Path, *, force: bool = False) -> None:

@@ -20,6 +20,7 @@ from scalespaces.data._keys import Part
 from scalespaces.data._open import ANY, Kind, classes_in, find_split, open_whole
 from scalespaces.data._scales import split_classes
 from scalespaces.theory._arguments import check_choice
+from scalespaces.train._scales import Fill
 
 
 @dataclass
@@ -27,9 +28,9 @@ class DataOptions:
     """Which images to train with, and how they are prepared.
 
     Args:
-        kind: pcam (the official HDF5 files), pcam_folder (patches and a CSV file), cityscapes (the official tree), idx
-            (MNIST's format), class_folders (a folder for each class), table (images and a CSV file with the columns id
-            and label) or masks (a folder images next to a folder masks).
+        kind: pcam (the official HDF5 files), cityscapes (the official tree), idx (MNIST's format), class_folders (a
+            folder for each class), table (images and a CSV file with the columns id and label) or masks (a folder
+            images next to a folder masks).
         root: folder of the data. For your own data it has a folder, or CSV file, for each of train, valid and test; or
             none, and a part is held out for validation.
         batch_size: samples per step, over all devices and accumulated batches.
@@ -41,11 +42,12 @@ class DataOptions:
         flip: mirror half of the images left to right while training (segmentation).
         augment: augmentation of training images on the device: none, or the paper's for pcam.
         jitter: scale jitter: training images are shown larger or smaller by a factor between these two.
+        jitter_fill: what lies around an image that is shown smaller: its mirror image (reflect), or black (zeros).
         mean: of each channel of images in [0, 1], subtracted; saved with the network.
         std: of each channel, divided by; saved with the network.
         num_classes: number of classes, if the data do not define it (masks, table, idx).
         classes: names of the classes, if the data do not define them (masks, table, idx); saved with the network.
-        table: CSV file with the labels (table, pcam_folder), if it is not named after the split.
+        table: CSV file with the labels (table), if it is not named after the split.
         holdout: share of the training set that is held out for validation if there is no validation set.
         limit: use only this many training samples, with all classes in their proportions.
         on_error: raise an error for files that cannot be read, or skip and count them.
@@ -60,6 +62,7 @@ class DataOptions:
     flip: bool = False
     augment: Literal["none", "pcam"] = "none"
     jitter: tuple[float, float] | None = None
+    jitter_fill: Fill = "reflect"
     mean: list[float] | None = None
     std: list[float] | None = None
     num_classes: int | None = None
@@ -135,7 +138,7 @@ def open_split(options: DataOptions, split: str = "train", *, seed: int | None =
 
 def class_names(options: DataOptions) -> tuple[str, ...]:
     """The names of the classes, in their order; none if neither the data nor the options define them."""
-    if options.kind in ("pcam", "pcam_folder"):
+    if options.kind == "pcam":
         return ("normal", "tumor")
     if options.kind == "cityscapes":
         return tuple(CITY_CLASSES)

@@ -185,7 +185,7 @@ class Task(pl.LightningModule):
         images = to_unit(images) if self.augment is None else self.augment(images, indices, epoch)
         if data.jitter is not None:
             factors = draw_scales(indices, epoch, self.recipe.seed, *data.jitter)
-            images = zoom(images, factors)
+            images = zoom(images, factors, data.jitter_fill)
             target = zoom_masks(target, factors, self.ignored) if data.segmentation else target
         return self._normalize(images), target
 

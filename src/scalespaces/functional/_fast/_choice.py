@@ -63,4 +63,5 @@ def runs_channels_last(f: Tensor, groups: int) -> bool:
     if torch.is_grad_enabled() or f.device.type != "cpu" or f.ndim != 4 or groups != 1 or f.dtype != torch.float32:
         return False
     batch, channels, height, width = f.shape
-    return channels >= _MANY_CHANNELS and batch * height * width <= _SMALL_MAP and not is_transformed()
+    # In this order: to compare a symbolic size would fix it.
+    return channels >= _MANY_CHANNELS and not is_transformed() and batch * height * width <= _SMALL_MAP
