@@ -3,13 +3,11 @@
 from scalespaces.nn import init
 from scalespaces.nn._checkpoint import checkpoint
 from scalespaces.nn._conv import ScaleConv1d, ScaleConv2d, ScaleConv3d
-from scalespaces.nn._graph import GraphConv, GraphLift, GraphPool
 from scalespaces.nn._lift import CausalLift, Lift
 from scalespaces.nn._norm import ScaleBatchNorm, ScaleDropout, synchronize
 from scalespaces.nn._p4 import P4BatchNorm, P4Conv2d, P4MBatchNorm, P4MConv2d, P4MPool, P4Pool
-from scalespaces.nn._pool import GlobalPool, Resample, ScaleAvgPool, ScaleBlurPool, ScaleMaxPool, ScalePool
-from scalespaces.nn._semigroup import SemigroupConv
-from scalespaces.nn._trust import Trust
+from scalespaces.nn._pool import GlobalPool, Resample, ScaleAvgPool, ScaleBlurPool, ScaleMaxPool, ScalePool, Trust
+from scalespaces.nn._semigroups import GraphConv, GraphLift, GraphPool, SemigroupConv
 
 __all__ = ["CausalLift", "GraphLift", "Lift"]
 __all__ += ["GraphConv", "P4Conv2d", "P4MConv2d", "ScaleConv1d", "ScaleConv2d", "ScaleConv3d", "SemigroupConv"]
