@@ -79,10 +79,10 @@ def test_imports_follow_the_arrows_and_no_module_is_called_utils():
 
 
 ORDER = {  # inside the rooms of the core, a file imports only files to its left
-    "space": "_strict _numbers _window _grid _per_level _axes _levelwise _space",
+    "space": "_strict _numbers _grid _per_level _axes _levelwise _space",
     "functional": "_constants _fast._choice _fast._blocks _fast._finer _sampling _correlate _fast._fold _fast._banded "
     "_moments _fast._batch_norm _resample _norm _pool _trust _conv _lift",
-    "foreign": "_register _upsample _windows _resizing _norms",
+    "foreign": "_register _resizing _windows _norms",
 }
 
 

@@ -12,8 +12,7 @@ from reference import GEOMETRY, QUINCUNX, refusals
 
 from scalespaces import lift
 from scalespaces.space import Grid
-from scalespaces.space._grid import make_grid
-from scalespaces.space._window import window_of
+from scalespaces.space._grid import make_grid, window_of
 
 CAUSAL: dict[str, Any] = {"origins": ((0.0,),) * 3, "unit": (1.0,), "axes": (2,), "first_level": 0, "causal": True}
 

@@ -10,15 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from scalespaces.foreign._register import as_tuple, dims_of, each, instead_of, name_of, on_grid
-from scalespaces.foreign._upsample import lattices_of, on_lattices
 from scalespaces.functional import scale_conv
 from scalespaces.functional._correlate import correlate
 from scalespaces.functional._sampling import pad
+from scalespaces.space._grid import Window
 from scalespaces.space._levelwise import select
-from scalespaces.space._numbers import as_integer, count
+from scalespaces.space._numbers import as_integer
 from scalespaces.space._per_level import PerLevel
 from scalespaces.space._space import ScaleSpace, check_space
-from scalespaces.space._window import Window
 
 
 @instead_of("conv1d", "conv2d", "conv3d")
@@ -44,40 +43,6 @@ def _conv(
     if padding == "same" and any(s != 1 for s in stride):
         raise ValueError(f'padding="same" takes no strides, got {stride}')
     return scale_conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-
-@instead_of("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _conv_transpose(
-    func: Callable,
-    input: Any,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> ScaleSpace:
-    dims = dims_of(func)
-    x = on_grid(input, func, dims)
-    stride, padding, dilation = as_tuple(stride, dims), as_tuple(padding, dims), as_tuple(dilation, dims)
-    output_padding = as_tuple(output_padding, dims)
-
-    def plain(level: Tensor, k: int = -x.first_level) -> Tensor:
-        extra = select(output_padding, k)
-        return func(level, weight, bias, stride, padding, extra, groups, dilation)
-
-    zero = plain(x.level(0))
-    levels = []
-    for k, level in enumerate(x.levels):
-        if as_integer(x.spacing(k)) == 1:
-            levels.append(zero if k == -x.first_level else plain(level, k))
-        else:
-            size = [count(n, x.steps[k]) for n in zero.shape[2:]]
-            levels.append(on_lattices(plain, level, lattices_of(x, k, func), stride, size))
-    axes = zip(weight.shape[2:], dilation, padding, stride, strict=True)
-    shift = tuple(-(d * (n - 1) / 2 - p) / s for n, d, p, s in axes)
-    return x.on(levels, x.grid.refine(tuple(map(float, stride)), shift))
 
 
 def _pool(

@@ -13,11 +13,10 @@ from scalespaces.functional._fast._choice import can_fold, folding_pays, runs_ch
 from scalespaces.functional._fast._fold import Fold, fold_axis, upsampled_conv
 from scalespaces.functional._resample import on_grid_of
 from scalespaces.functional._sampling import lead
-from scalespaces.space._grid import Grid
+from scalespaces.space._grid import Grid, Window, window_of
 from scalespaces.space._numbers import Ints, remembered
 from scalespaces.space._space import ScaleSpace, check_grid
 from scalespaces.space._strict import is_strict
-from scalespaces.space._window import Window, window_of
 from scalespaces.theory._arguments import check_choice
 from scalespaces.theory._causal import check_causal_padding
 from scalespaces.theory._padding import PaddingMode, check_padding_mode

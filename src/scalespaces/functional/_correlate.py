@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from scalespaces._torch import constant, static
 from scalespaces.functional._constants import sent
 from scalespaces.functional._sampling import pad
+from scalespaces.space._grid import Window
 from scalespaces.space._numbers import as_integer, floor, remembered
-from scalespaces.space._window import Window
 from scalespaces.theory._padding import PaddingMode
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

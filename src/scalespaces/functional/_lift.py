@@ -19,10 +19,9 @@ from scalespaces.functional._fast._banded import Band, block_rows, fold_band, mu
 from scalespaces.functional._fast._choice import blurs_by_matrices, is_known
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._sampling import sample
-from scalespaces.space._grid import Grid, make_grid
+from scalespaces.space._grid import Grid, make_grid, window_of
 from scalespaces.space._numbers import as_integer, count, floor, remembered
 from scalespaces.space._space import ScaleSpace, place
-from scalespaces.space._window import window_of
 from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._kernels import check_zero_scale, get_kernel

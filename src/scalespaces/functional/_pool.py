@@ -17,9 +17,9 @@ from scalespaces.functional._fast._blocks import AVG_POOL, AverageOfBlocks
 from scalespaces.functional._fast._choice import averages_blocks
 from scalespaces.functional._resample import resample
 from scalespaces.functional._sampling import lead, pad
+from scalespaces.space._grid import Window, window_of
 from scalespaces.space._numbers import Ints, as_integer, per_axis
 from scalespaces.space._space import ScaleSpace, check_grid, check_space
-from scalespaces.space._window import Window, window_of
 from scalespaces.theory._arguments import check_choice
 from scalespaces.theory._padding import PaddingMode
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from scalespaces._torch import constant
 from scalespaces.functional._fast._choice import interpolates_by_slices
 from scalespaces.functional._fast._finer import Finer, make_finer
+from scalespaces.space._grid import Window
 from scalespaces.space._numbers import as_integer, floor
-from scalespaces.space._window import Window
 from scalespaces.theory._padding import PaddingMode
 
 Corners = tuple[tuple[Tensor, Tensor], ...]

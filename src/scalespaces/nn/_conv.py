@@ -7,9 +7,9 @@ from torch import Tensor
 
 from scalespaces.functional._conv import check_scale_padding, scale_conv
 from scalespaces.nn._base import Device, Dtype, Filters
+from scalespaces.space._grid import window_of
 from scalespaces.space._numbers import Ints, as_plain
 from scalespaces.space._space import ScaleSpace, check_space
-from scalespaces.space._window import window_of
 from scalespaces.theory._arguments import check_integer
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
 

@@ -13,7 +13,7 @@ from scalespaces._torch import constant, full_precision
 from scalespaces.functional._correlate import correlate
 from scalespaces.functional._sampling import Corners, corners, read_corners, sample_lattice
 from scalespaces.semigroups._semigroup import Semigroup, rounded
-from scalespaces.space._window import window_of
+from scalespaces.space._grid import window_of
 from scalespaces.theory import ScaleTranslation, anisotropic_gaussian, blur_covariance
 from scalespaces.theory._padding import PaddingMode, check_padding_mode
 

@@ -10,8 +10,8 @@ from scalespaces.functional._constants import at_least
 from scalespaces.functional._correlate import correlate
 from scalespaces.functional._sampling import lead, pad
 from scalespaces.semigroups._semigroup import Semigroup
+from scalespaces.space._grid import window_of
 from scalespaces.space._space import ScaleSpace
-from scalespaces.space._window import window_of
 from scalespaces.theory import blur_variance, causal_kernel
 from scalespaces.theory._arguments import check_choice, check_integer
 from scalespaces.theory._causal import check_causal_base, check_causal_padding
