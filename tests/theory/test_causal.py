@@ -10,7 +10,7 @@ from reference import refusals
 from scipy import signal, stats
 
 from scalespaces.theory import causal_kernel
-from scalespaces.theory._causal import check_causal_base, check_causal_padding
+from scalespaces.theory._kernels import check_causal_base, check_causal_padding
 
 variances = st.floats(0.01, 40)
 stages = st.integers(1, 8)

@@ -12,8 +12,7 @@ from scalespaces.nn._base import Constants, Device, Dtype, arguments_of
 from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.theory._causal import check_causal_base, check_causal_padding
-from scalespaces.theory._kernels import Kernel, check_zero_scale
+from scalespaces.theory._kernels import Kernel, check_causal_base, check_causal_padding, check_zero_scale
 from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import Base, check_base
 

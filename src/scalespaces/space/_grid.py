@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scalespaces.space._numbers import Ints, as_integer, floor, per_axis, remembered
-from scalespaces.theory._causal import check_causal_base
+from scalespaces.theory._kernels import check_causal_base
 from scalespaces.theory._scale import Base, check_base, power
 
 Counts = tuple[int, ...]
