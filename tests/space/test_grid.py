@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from reference import GEOMETRY, QUINCUNX, refusals
 
 from scalespaces import lift
-from scalespaces.space import Grid
-from scalespaces.space._grid import make_grid, window_of
+from scalespaces.space import Grid, ScaleSpace
+from scalespaces.space._grid import window_of
 
 CAUSAL: dict[str, Any] = {"origins": ((0.0,),) * 3, "unit": (1.0,), "axes": (2,), "first_level": 0, "causal": True}
 
@@ -50,7 +50,7 @@ test_refusals = refusals(
     (lambda: grid(unit=(1.0,)), "one number for each of 2 axes"),
     (lambda: grid(origins=((0.0, 0.0), (0.0, 0.0), (0.0,))), "one number for each of 2 axes"),
     *[(lambda n=n: grid().keep(n), "can keep 1 to 3") for n in (0, 4)],
-    (lambda: make_grid(2, 3, axes=(3,)), "axes must be from 0 to 2"),
+    (lambda: ScaleSpace([torch.zeros(1, 1, 1)] * 2, axes=(3,)), "axes must be from 0 to 2"),
     (lambda: TURNED.permute((1, None)), "none can go alone"),
     (lambda: TURNED.slide(window_of((3, 3), (1, 2))), "one stride for all axes"),
 )

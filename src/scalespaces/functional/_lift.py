@@ -19,8 +19,8 @@ from scalespaces.functional._fast._banded import Band, block_rows, fold_band, mu
 from scalespaces.functional._fast._choice import blurs_by_matrices, is_known
 from scalespaces.functional._resample import subsample
 from scalespaces.functional._sampling import sample
-from scalespaces.space._grid import Grid, make_grid, window_of
-from scalespaces.space._numbers import as_integer, count, floor, remembered
+from scalespaces.space._grid import make_grid, window_of
+from scalespaces.space._numbers import as_integer, count, floor
 from scalespaces.space._space import ScaleSpace, place
 from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -255,17 +255,11 @@ def plain_taps(plan: LiftPlan) -> list[Tensor | None]:
 
 def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> ScaleSpace:
     """Lift by a plan, with its kernels as tensors."""
-    return place(_levels(image, plan, taps), _lifted_grid(plan, image.ndim))
-
-
-@remembered
-def _lifted_grid(plan: LiftPlan, ndim: int) -> Grid:
-    return make_grid(len(plan.steps), ndim, plan.base, plan.steps, first_level=plan.first_level)
+    grid = make_grid(len(plan.steps), image.ndim, plan.base, plan.steps, plan.first_level)
+    return place(_levels(image, plan, taps), grid)
 
 
 def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    if isinstance(plan.base, tuple) and len(plan.base) != image.ndim - 2:
-        raise ValueError(f"a {len(plan.base)}-dimensional base needs as many spatial axes, got {image.ndim - 2}")
     with full_precision(image):
         levels = [*(_upsample(image, step) for step in plan.steps[: -plan.first_level]), image]
         for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):

@@ -278,24 +278,11 @@ class Grid:
         return self.replace(steps=(1.0,) * n, origins=(tuple(origin),) * n, unit=tuple(unit))
 
 
+@remembered
 def make_grid(
-    num_levels: int,
-    ndim: int,
-    base: Base = 2.0,
-    steps: Sequence[float] = (),
-    origins: Sequence[Sequence[float]] = (),
-    unit: Sequence[float] = (),
-    first_level: int = 0,
-    causal: bool = False,
-    axes: Sequence[int] | None = None,
+    num_levels: int, ndim: int, base: Base = 2.0, steps: tuple[float, ...] = (), first_level: int = 0
 ) -> Grid:
-    """A grid for that many levels of ``ndim`` axes; the defaults are dense sampling of ``(B, C, *spatial)``."""
-    places = tuple(range(2, ndim)) if axes is None else tuple(axes)
-    if not all(0 <= a < ndim for a in places):
-        raise ValueError(f"axes must be from 0 to {ndim - 1}, got {places}")
-    steps = tuple(float(step) for step in steps) or (1.0,) * num_levels
-    starts = tuple(tuple(float(o) for o in origin) for origin in origins) or ((0.0,) * len(places),) * num_levels
-    if not num_levels == len(steps) == len(starts):
-        raise ValueError(f"each level needs a step and an origin, got {num_levels} levels, {steps} and {starts}")
-    pixels = tuple(float(u) for u in unit) or (1.0,) * len(places)
-    return Grid(check_base(base), steps, starts, pixels, places, first_level, causal)
+    """The grid of a lift to that many levels ``(B, C, *spatial)`` of ``ndim`` axes; dense unless steps are given."""
+    axes = tuple(range(2, ndim))
+    origins, unit = ((0.0,) * len(axes),) * num_levels, (1.0,) * len(axes)
+    return Grid(check_base(base), steps or (1.0,) * num_levels, origins, unit, axes, first_level)

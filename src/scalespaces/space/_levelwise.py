@@ -91,9 +91,6 @@ class Levelwise:
             return _join([getattr(level, name) for level in self.levels], [self], name, (self,), {})
         return lambda *args, **kwargs: type(self).__torch_function__(found, (), (self, *args), kwargs)
 
-    def __getitem__(self, index: Any) -> Any:
-        return apply(Tensor.__getitem__, (self, index), {})
-
     def __setitem__(self, index: Any, value: Any) -> None:
         RULES["__getitem__"](self.grid.axes, self.shapes, (), (self, index), {})
         apply(Tensor.__setitem__, (self, index, value), {})
@@ -110,6 +107,7 @@ class Levelwise:
     def __bool__(self) -> bool:
         raise TypeError("a ScaleSpace has no truth value; compare its levels")
 
+    __getitem__ = _operator(Tensor.__getitem__)
     __neg__, __abs__, __invert__ = map(_operator, (torch.neg, torch.abs, torch.bitwise_not))
     __add__ = __radd__ = _operator(torch.add)
     __mul__ = __rmul__ = _operator(torch.mul)

@@ -21,7 +21,11 @@ def _unary(op: Callable) -> Callable[..., Any]:
 
 
 def _comparison(op: Callable, sign: str) -> Callable[[PerLevel, Any], Any]:
-    return lambda self, other: self._compare(op, sign, other)
+    def compare(self: PerLevel, other: Any) -> Any:
+        answer = self._with(op, other)
+        return self._agree(list(answer.values), f"(... {sign} {other})") if isinstance(answer, PerLevel) else answer
+
+    return compare
 
 
 class PerLevel:
@@ -77,12 +81,6 @@ class PerLevel:
         pairs = zip(others, self.values, strict=True) if reflected else zip(self.values, others, strict=True)
         return collapse([op(a, b) for a, b in pairs])
 
-    def _compare(self, op: Callable, sign: str, other: Any) -> Any:
-        answer = self._with(op, other)
-        if isinstance(answer, PerLevel):
-            return self._agree(list(answer.values), f"(... {sign} {other})")
-        return answer
-
     __add__ = __radd__ = _binary(operator.add)
     __mul__ = __rmul__ = _binary(operator.mul)
     __sub__, __rsub__ = _binary(operator.sub), _binary(operator.sub, reflected=True)
@@ -92,17 +90,12 @@ class PerLevel:
     __pow__, __rpow__ = _binary(operator.pow), _binary(operator.pow, reflected=True)
     __neg__, __pos__, __abs__ = map(_unary, (operator.neg, operator.pos, abs))
     __round__, __floor__, __ceil__, __trunc__ = map(_unary, (round, math.floor, math.ceil, math.trunc))
+    __eq__, __ne__ = _comparison(operator.eq, "=="), _comparison(operator.ne, "!=")
     __lt__, __le__ = _comparison(operator.lt, "<"), _comparison(operator.le, "<=")
     __gt__, __ge__ = _comparison(operator.gt, ">"), _comparison(operator.ge, ">=")
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
-
-    def __eq__(self, other: object) -> Any:
-        return self._compare(operator.eq, "==", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare(operator.ne, "!=", other)
 
 
 class Shape(tuple):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from scalespaces._torch import collate_with, register_pytree
-from scalespaces.space._grid import Grid, make_grid
+from scalespaces.space._grid import Grid
 from scalespaces.space._levelwise import Levelwise, _join
 from scalespaces.space._per_level import collapse, per_level_shape
-from scalespaces.theory._scale import Base
+from scalespaces.theory._scale import Base, check_base
 
 
 class ScaleSpace(Levelwise):
@@ -62,7 +62,16 @@ class ScaleSpace(Levelwise):
         axes: Sequence[int] | None = None,
     ) -> None:
         self.levels = _check_levels(levels)
-        grid = make_grid(len(self.levels), self.levels[0].ndim, base, steps, origins, unit, first_level, causal, axes)
+        count, ndim = len(self.levels), self.levels[0].ndim
+        axes = tuple(range(2, ndim) if axes is None else axes)
+        if not all(0 <= a < ndim for a in axes):
+            raise ValueError(f"axes must be from 0 to {ndim - 1}, got {axes}")
+        apart = tuple(map(float, steps)) or (1.0,) * count
+        starts = tuple(tuple(map(float, origin)) for origin in origins) or ((0.0,) * len(axes),) * count
+        if not count == len(apart) == len(starts):
+            raise ValueError(f"each level needs a step and an origin, got {count} levels, {apart} and {starts}")
+        pixels = tuple(map(float, unit)) or (1.0,) * len(axes)
+        grid = Grid(check_base(base), apart, starts, pixels, axes, first_level, causal)
         self.grid = _check_fit(self.levels, grid, bool(steps))
 
     base = property(lambda self: self.grid.base, doc="The dilation between neighboring levels.")
