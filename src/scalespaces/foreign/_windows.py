@@ -83,10 +83,9 @@ def _pad_for(window: Window, level: Tensor, spacing: Any, ceil_mode: bool) -> li
         span, length = d * whole * (size - 1) + 1, n + (before + after) * whole
         extra = 0
         if ceil_mode:
-            out = -((span - length) // stride) + 1
-            if (out - 1) * stride >= n + before * whole:
-                out -= 1
-            extra = max((out - 1) * stride + span - length, 0)
+            last = -((span - length) // stride) * stride  # where the last window begins
+            last -= stride if last >= n + before * whole else 0
+            extra = max(last + span - length, 0)
         amounts.append((before * whole, after * whole + extra))
     return amounts
 

@@ -188,11 +188,10 @@ def _add_repeated(g: Tensor, folds: Sequence[Fold]) -> Tensor:
     """The gradient of the level, from that of its copy with repeated ends, in place."""
     for axis, fold in enumerate(folds, 2):
         inner = g.narrow(axis, fold.before, fold.samples)
-        if fold.before:
-            inner.narrow(axis, 0, 1).add_(g.narrow(axis, 0, fold.before).sum(axis, True))
-        if fold.after:
-            rest = g.narrow(axis, fold.before + fold.samples, fold.after)
-            inner.narrow(axis, fold.samples - 1, 1).add_(rest.sum(axis, True))
+        last = fold.samples - 1
+        for end, first, length in ((0, 0, fold.before), (last, fold.before + fold.samples, fold.after)):
+            if length:
+                inner.narrow(axis, end, 1).add_(g.narrow(axis, first, length).sum(axis, True))
         g = inner
     return g
 
