@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, lift
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode
 
 QUINCUNX = ((1.0, 1.0), (1.0, -1.0))
 MATRICES: dict[str, Any] = {

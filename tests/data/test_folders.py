@@ -73,9 +73,9 @@ def patches(tmp_path) -> tuple[Path, Path]:
 
 
 def test_a_folder_with_a_table(patches):
-    assert firsts(LabeledFolder(*patches, 2)) == [(50, 0), (51, 1), (52, 1)]
+    assert firsts(LabeledFolder(*patches, num_classes=2)) == [(50, 0), (51, 1), (52, 1)]
     patches[1].write_bytes("\ufeffname,label,id\r\nx,1,p2\r\ny, 0 ,p0\r\nz,1,p1\r\n".encode())  # of a spreadsheet
-    assert firsts(LabeledFolder(*patches, 2)) == [(50, 0), (51, 1), (52, 1)]
+    assert firsts(LabeledFolder(*patches, num_classes=2)) == [(50, 0), (51, 1), (52, 1)]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_folder_with_a_table(patches):
 def test_tables_with_problems(patches, text, message):
     patches[1].write_bytes(text)
     with pytest.raises(ValueError, match=message):
-        LabeledFolder(*patches, 2)
+        LabeledFolder(*patches, num_classes=2)
 
 
 def test_skipped_rows_are_counted_and_no_label_moves(patches):
@@ -109,10 +109,10 @@ def test_skipped_rows_are_counted_and_no_label_moves(patches):
 
 def test_images_may_differ_in_size_but_not_share_a_name(patches):
     save_picture(patches[0] / "p0.tif", flat(0, (96, 95, 3)))
-    assert LabeledFolder(*patches, 2)[0][0].shape == (3, 96, 95)
+    assert LabeledFolder(*patches, num_classes=2)[0][0].shape == (3, 96, 95)
     save_picture(patches[0] / "p0.png")
     with pytest.raises(ValueError, match=r"p0.png' and .*p0.tif' have the same name"):
-        LabeledFolder(*patches, 2)
+        LabeledFolder(*patches, num_classes=2)
 
 
 def pair(folder: Path, name: str, mask: list[list[int]]) -> None:

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from scalespaces.functional._fast._banded import Band, block_rows, multiply, toeplitz_band
 from scalespaces.functional._lift import Stage, blur_by_convolution
 from scalespaces.space._numbers import count
-from scalespaces.theory._padding import NUMPY_PADDING, PaddingMode
+from scalespaces.theory._arguments import NUMPY_PADDING, PaddingMode
 
 # One block up to 128 samples and several beyond; most are no multiple of any block.
 SIZES = (1, 2, 3, 5, 17, 40, 127, 128, 129, 131, 160, 163, 251, 300)

@@ -20,7 +20,7 @@ from scalespaces.functional._correlate import correlate
 from scalespaces.functional._fast import _choice
 from scalespaces.nn import ScaleConv2d
 from scalespaces.space._grid import Window
-from scalespaces.theory._padding import NUMPY_PADDING
+from scalespaces.theory._arguments import NUMPY_PADDING
 
 SAMPLINGS = ["dense", "pyramid", 2, 1.5]
 

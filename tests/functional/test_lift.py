@@ -13,8 +13,8 @@ from reference import MODES, SCIPY_MODES, assert_levels, image, paper_lift
 from scipy import ndimage, special
 
 from scalespaces import downscale, scale_shift, theory
+from scalespaces.theory._arguments import NUMPY_PADDING
 from scalespaces.theory._kernels import get_kernel
-from scalespaces.theory._padding import NUMPY_PADDING
 
 ROOT2 = 2**0.5
 BASES = (2.0, 3.0, 1.5, ROOT2, 1.2)

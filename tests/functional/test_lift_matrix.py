@@ -11,7 +11,7 @@ from reference import MATRICES, MODES, QUINCUNX, SCIPY_MODES, assert_levels, ima
 from scipy import ndimage
 
 from scalespaces import downscale, theory
-from scalespaces.theory._padding import NUMPY_PADDING
+from scalespaces.theory._arguments import NUMPY_PADDING
 
 BASES = pytest.mark.parametrize("base", MATRICES.values(), ids=MATRICES)
 

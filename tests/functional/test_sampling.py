@@ -12,7 +12,7 @@ from reference import MODES
 
 from scalespaces.functional._sampling import pad, sample
 from scalespaces.space._numbers import as_integer, floor
-from scalespaces.theory._padding import NUMPY_PADDING
+from scalespaces.theory._arguments import NUMPY_PADDING
 
 sizes = st.sampled_from([1, 2, 3, 4, 5, 7, 11])
 rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from reference import refusals
 
 from scalespaces.theory import ScaleTranslation, act, act_lifted, blur_covariance, gaussian_blur
-from scalespaces.theory._padding import NUMPY_PADDING
+from scalespaces.theory._arguments import NUMPY_PADDING
 
 
 def elements() -> st.SearchStrategy[ScaleTranslation]:

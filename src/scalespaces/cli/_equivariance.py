@@ -22,8 +22,8 @@ from scalespaces.plotting import check_writable, plot_equivariance
 from scalespaces.testing import equivariance_error, translation_error
 from scalespaces.testing._equivariance import DOWNSCALINGS, extended
 from scalespaces.testing._table import error_text
+from scalespaces.theory._arguments import PaddingMode
 from scalespaces.theory._kernels import KERNELS
-from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import check_base
 
 _NETWORK = ("channels", "filter_levels", "scale_padding", "seed", "base", "zero_scale", "kernel", "method", "sampling")

@@ -12,7 +12,7 @@ from scalespaces._progress import progress
 from scalespaces.data import _pcam as pcam
 from scalespaces.data._folders import CITY_SPLITS, ImageFiles, NothingLeftError, folder_classes, image_files
 from scalespaces.data._idx import IMAGES, read_idx, read_idx_images
-from scalespaces.data._open import ANY, SPLITS, Kind, named, open_whole
+from scalespaces.data._open import ANY, Kind, named, open_whole
 from scalespaces.data._pixels import read_pixels
 
 
@@ -166,8 +166,8 @@ def _describe(array: np.ndarray) -> str:
 
 def _check_folders(path: Path, table: str | Path | None, num_classes: int) -> Report:
     """Images in folders: with masks, with a table, or with a folder for each class; with or without splits."""
-    sets = {split: folder for split in SPLITS if (folder := named(path, split))} or {"": path}
-    tables = {split: file for split in SPLITS if (file := named(path, split, ".csv"))}
+    sets = {split: folder for split in pcam.SPLITS if (folder := named(path, split))} or {"": path}
+    tables = {split: file for split in pcam.SPLITS if (file := named(path, split, ".csv"))}
     files = sorted([*path.glob("*.csv"), *path.parent.glob("labels.csv")]) if table is None else [Path(table)]
     if files and (table is not None or not tables):
         tables = {"": files[0]}

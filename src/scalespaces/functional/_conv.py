@@ -17,9 +17,8 @@ from scalespaces.space._grid import Grid, Window, window_of
 from scalespaces.space._numbers import Ints, remembered
 from scalespaces.space._space import ScaleSpace, check_grid
 from scalespaces.space._strict import is_strict
-from scalespaces.theory._arguments import check_choice
+from scalespaces.theory._arguments import PaddingMode, check_choice, check_padding_mode
 from scalespaces.theory._kernels import check_causal_padding
-from scalespaces.theory._padding import PaddingMode, check_padding_mode
 
 SCALE_PADDINGS = ("zeros", "replicate", "valid")
 

@@ -14,7 +14,7 @@ from scalespaces.functional._constants import sent
 from scalespaces.functional._sampling import pad
 from scalespaces.space._grid import Window
 from scalespaces.space._numbers import as_integer, floor, remembered
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 Spread = tuple[tuple[tuple[int, int], ...], tuple[int, ...] | None, tuple[int, ...]]

@@ -23,9 +23,8 @@ from scalespaces.space._grid import make_grid, window_of
 from scalespaces.space._numbers import as_integer, count, floor
 from scalespaces.space._space import ScaleSpace, place
 from scalespaces.theory import Kernel, anisotropic_gaussian, blur_covariance
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import PaddingMode, check_choice, check_integer, check_padding_mode
 from scalespaces.theory._kernels import check_zero_scale, get_kernel
-from scalespaces.theory._padding import PaddingMode, check_padding_mode
 from scalespaces.theory._scale import Base, check_base, expansion
 
 Sampling = str | float

@@ -20,8 +20,7 @@ from scalespaces.functional._sampling import lead, pad
 from scalespaces.space._grid import Window, window_of
 from scalespaces.space._numbers import Ints, as_integer, per_axis
 from scalespaces.space._space import ScaleSpace, check_grid, check_space
-from scalespaces.theory._arguments import check_choice
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode, check_choice
 
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's

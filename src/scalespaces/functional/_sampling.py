@@ -16,7 +16,7 @@ from scalespaces.functional._fast._choice import interpolates_by_slices
 from scalespaces.functional._fast._finer import Finer, make_finer
 from scalespaces.space._grid import Window
 from scalespaces.space._numbers import as_integer, floor
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode
 
 Corners = tuple[tuple[Tensor, Tensor], ...]
 

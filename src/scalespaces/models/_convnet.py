@@ -12,8 +12,7 @@ from scalespaces.models._network import LiftLike, NamedNetwork, Size, initialize
 from scalespaces.models._registry import register_model
 from scalespaces.nn import Lift, ScaleBatchNorm, ScaleConv2d, ScaleMaxPool
 from scalespaces.space import ScaleSpace
-from scalespaces.theory._arguments import check_integer, check_real
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode, check_integer, check_real
 
 
 class ConvBlock(nn.Sequential):

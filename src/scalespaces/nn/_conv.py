@@ -10,8 +10,7 @@ from scalespaces.nn._base import Device, Dtype, Filters
 from scalespaces.space._grid import window_of
 from scalespaces.space._numbers import Ints, as_plain
 from scalespaces.space._space import ScaleSpace, check_space
-from scalespaces.theory._arguments import check_integer
-from scalespaces.theory._padding import PaddingMode, check_padding_mode
+from scalespaces.theory._arguments import PaddingMode, check_integer, check_padding_mode
 
 
 def as_images(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -11,9 +11,8 @@ from scalespaces.functional._lift import warn_of_single_samples as warn
 from scalespaces.nn._base import Constants, Device, Dtype, arguments_of
 from scalespaces.semigroups._causal import CAUSAL_SAMPLINGS, apply_causal_lift, causal_taps
 from scalespaces.space import ScaleSpace
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import PaddingMode, check_choice, check_integer
 from scalespaces.theory._kernels import Kernel, check_causal_base, check_causal_padding, check_zero_scale
-from scalespaces.theory._padding import PaddingMode
 from scalespaces.theory._scale import Base, check_base
 
 PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}

@@ -7,8 +7,7 @@ from scalespaces.nn._conv import ScaleConv
 from scalespaces.nn._norm import TensorBatchNorm
 from scalespaces.semigroups._p4 import GROUP_MODES, Field, Group, check_square, filter_index, group_pool, order, p4_conv
 from scalespaces.space._numbers import Ints
-from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode, check_choice, check_integer
 
 
 class P4Conv2d(Constants, ScaleConv):

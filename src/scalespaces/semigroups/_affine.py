@@ -15,7 +15,7 @@ from scalespaces.functional._sampling import Corners, corners, read_corners, sam
 from scalespaces.semigroups._semigroup import Semigroup, rounded
 from scalespaces.space._grid import window_of
 from scalespaces.theory import ScaleTranslation, anisotropic_gaussian, blur_covariance
-from scalespaces.theory._padding import PaddingMode, check_padding_mode
+from scalespaces.theory._arguments import PaddingMode, check_padding_mode
 
 
 class AffineContractions(Semigroup[ScaleTranslation]):

@@ -13,9 +13,8 @@ from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.space._grid import window_of
 from scalespaces.space._space import ScaleSpace
 from scalespaces.theory import blur_variance, causal_kernel
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import PaddingMode, check_choice, check_integer
 from scalespaces.theory._kernels import check_causal_base, check_causal_padding
-from scalespaces.theory._padding import PaddingMode
 
 CAUSAL_SAMPLINGS = ("pyramid", "dense")
 

@@ -27,8 +27,7 @@ from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.semigroups._translations import Shift, ShiftGrid
 from scalespaces.space._numbers import Ints
 from scalespaces.space._space import ScaleSpace, check_space
-from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode, check_choice, check_integer
 
 Group = Literal["p4", "p4m"]
 ORDER = {"p4": 4, "p4m": 8}

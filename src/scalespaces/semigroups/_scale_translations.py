@@ -11,9 +11,8 @@ from scalespaces.functional._lift import METHODS, LiftPlan, apply_lift, plan_lif
 from scalespaces.semigroups._semigroup import Lifted, Semigroup
 from scalespaces.semigroups._translations import Shift, ShiftGrid
 from scalespaces.space._space import ScaleSpace
-from scalespaces.theory._arguments import check_choice, check_integer
+from scalespaces.theory._arguments import PaddingMode, check_choice, check_integer
 from scalespaces.theory._kernels import check_zero_scale
-from scalespaces.theory._padding import PaddingMode
 
 ScaleShift = tuple[int, Shift]
 

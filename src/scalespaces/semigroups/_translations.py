@@ -9,8 +9,7 @@ from torch import Tensor
 from scalespaces.functional._sampling import fold, take
 from scalespaces.semigroups._semigroup import Semigroup
 from scalespaces.space._numbers import Ints, per_axis
-from scalespaces.theory._arguments import check_integer
-from scalespaces.theory._padding import PaddingMode, check_padding_mode
+from scalespaces.theory._arguments import PaddingMode, check_integer, check_padding_mode
 
 Shift = tuple[int, ...]
 

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scalespaces.theory._arguments import Array, check_integer, check_matrix
+from scalespaces.theory._arguments import (
+    NUMPY_PADDING,
+    Array,
+    PaddingMode,
+    check_integer,
+    check_matrix,
+    check_padding_mode,
+)
 from scalespaces.theory._kernels import discrete_gaussian
-from scalespaces.theory._padding import NUMPY_PADDING, PaddingMode, check_padding_mode
 
 
 def check_covariance(covariance: ArrayLike) -> Array:

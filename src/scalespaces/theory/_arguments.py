@@ -4,13 +4,18 @@ import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 Choice = TypeVar("Choice", bound=str)
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+"""What lies outside an image, with the names PyTorch gives it."""
+
+NUMPY_PADDING: dict[str, Any] = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+"""The names ``numpy.pad`` gives them."""
 
 
 def check_real(name: str, value: object, rule: str, valid: Callable[[float], bool]) -> float:
@@ -50,3 +55,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     """End an error about an unknown name with the closest known one, if any is close."""
     close = get_close_matches(str(name), list(known), 1, 0.4)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def check_padding_mode(padding_mode: PaddingMode) -> PaddingMode:
+    """Return the padding mode if it is valid; the error lists the valid ones."""
+    return check_choice("padding_mode", padding_mode, NUMPY_PADDING)

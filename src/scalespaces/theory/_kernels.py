@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from scalespaces.theory._arguments import Array, check_choice, check_integer, check_real, did_you_mean
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import Array, PaddingMode, check_choice, check_integer, check_real, did_you_mean
 
 _ALPHA_REACH = 4096  # the cost of the quadrature grows with the square of the number of taps
 _FEW = 2**16  # factors of the binomial's central coefficient that are multiplied individually

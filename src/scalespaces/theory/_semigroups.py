@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scalespaces.theory._anisotropic import gaussian_blur
-from scalespaces.theory._arguments import Array, check_integer, check_real
-from scalespaces.theory._padding import PaddingMode, check_padding_mode
+from scalespaces.theory._arguments import Array, PaddingMode, check_integer, check_padding_mode, check_real
 from scalespaces.theory._scale import blur_covariance, check_dilation
 
 Value = TypeVar("Value")

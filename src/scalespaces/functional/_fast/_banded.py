@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from scalespaces._torch import constant
 from scalespaces.functional._sampling import fold
 from scalespaces.space._numbers import count
-from scalespaces.theory._padding import PaddingMode
+from scalespaces.theory._arguments import PaddingMode
 
 _WINDOW = 32  # samples that a block advances by, at least: smaller blocks are slow, larger ones mostly zeros
 _FEW = 16  # lines along an axis that are too few to be the columns of a product
