@@ -31,6 +31,8 @@ CASES = {
     "s_resnet, pyramid": ("s_resnet", "recommended"),
 }
 DEVICES = (1, 4, 32)
+IMAGES = {"pcam": 262_144, "cityscapes": 2_975}  # in the training sets
+SUSTAINED = 10e12  # FLOP/s of a GPU: about half of an A100's peak in float32
 MEASURED = (3, 96, 96)  # images whose memory is measured
 STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # numbers that an optimizer keeps for each parameter
 MEBI, FLOAT = 2**20, 4
@@ -81,6 +83,8 @@ class Cost:
         self.parameters = sum(p.numel() for p in network.parameters())
         self.buffers = list(network.buffers())
         self.batch_size, self.states = recipe.data.batch_size, STATES[recipe.optimizer.name]
+        # A multiplication and an addition forward, twice as many backward.
+        self.flops = 6 * self.summary.multiply_adds * IMAGES[recipe.data.kind] * recipe.trainer.epochs
 
     def memory(self, devices: int) -> str:
         """MiB of a device: parameters, gradients, DDP's copy of these, the optimizer's numbers, and activations."""
@@ -122,12 +126,13 @@ def mebibytes(number: float) -> str:
 
 
 def report(costs: dict[str, Cost]) -> Iterator[Table]:
-    networks, memory, communication = [], [], []
+    networks, memory, communication, full = [], [], [], []
     for name, c in costs.items():
         weights, outputs = c.parameters * FLOAT, c.summary.activations_mib * MEBI
         sizes = map(mebibytes, (weights, c.states * weights, outputs, c.kept))
         networks.append([name, f"{c.parameters:,}", *sizes, f"{c.summary.multiply_adds / 1e9:.2f}e9"])
         memory.append([name, str(c.batch_size), *map(c.memory, DEVICES)])
+        full.append([name, f"{c.flops / 1e18:.2f}e18", f"{c.flops / SUSTAINED / 3600:.1f}"])
         small = c.gathered + c.reduced
         gradients = [f"{2 * (n - 1) / n * weights / MEBI:.2f}" for n in DEVICES[1:]]  # sent and received, in a ring
         sizes = [f"{size / 1024:.1f}" for size in (sum(small) * FLOAT, sum(x.nbytes for x in c.buffers))]
@@ -137,6 +142,8 @@ def report(costs: dict[str, Cost]) -> Iterator[Table]:
     yield Table("Networks", caption, head, networks)
     caption = "MiB of a device at the recipe's batch size (samples of a device; * needs a larger batch size)"
     yield Table("Memory", caption, ["network", "batch size", *(f"{n} device{'s' * (n > 1)}" for n in DEVICES)], memory)
+    caption = f"The recipe's schedule on the whole training set, on a GPU that sustains {SUSTAINED / 1e12:g} TFLOP/s."
+    yield Table("Training", caption, ["network", "FLOP", "GPU-hours"], full)
     caption = "In a step, of a device: MiB of gradients; collectives of batch normalization and loss; KiB of buffers"
     head = [f"gradients MiB, {n} devices" for n in DEVICES[1:]]
     yield Table("Communication", caption, ["network", *head, "collectives", "their KiB", "buffers KiB"], communication)
