@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scalespaces.functional._fast._choice import acting_as
 from scalespaces.nn import ScaleConv2d
 from scalespaces.space import ScaleSpace
 
@@ -23,13 +24,15 @@ NO_KERNEL = {"_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fresh
 
 
 def counts(module: Callable[..., object], *inputs: object) -> dict[str, int]:
-    """Count the operations of one forward pass, in the module's mode, as PyTorch hands them to a device.
+    """Count the operations of one forward pass, in the module's mode, as PyTorch would hand them to a GPU.
 
     Kernels are all but views and bare allocations, copies those that only move numbers, padding and gathering included,
     and synchronizations those that the host waits for, as numbers come from the device or are sent to it.
     """
-    with torch.no_grad(), _Recorder() as recorder:
-        module(*inputs)
+    with torch.no_grad(), acting_as("cuda"):
+        module(*inputs)  # indices and matrices are made once
+        with _Recorder() as recorder:
+            module(*inputs)
     seen = recorder.seen
     kernels = sum(number for name, number in seen.items() if name not in NO_KERNEL)
     copies, waits = (sum(seen[name] for name in names) for names in (COPIES, WAITS))

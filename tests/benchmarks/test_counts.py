@@ -43,8 +43,8 @@ def test_operations_that_are_known(kind, number, run):
 def test_the_same_as_in_a_traced_graph():
     x = scalespaces.lift(torch.rand(1, 4, 16, 16), num_levels=3)
     module = nn.Sequential(ScaleConv2d(4, 4, (2, 3, 3)), ScaleBatchNorm(4), nn.ReLU()).eval()
-    with torch.no_grad():
-        module(x)  # matrices that interpolate are built once
+    with torch.no_grad(), _choice.acting_as("cuda"):
+        module(x)  # indices are made once
         graph = make_fx(lambda *levels: module(x.replace(levels)).levels)(*x.levels).graph
     called = [node.target for node in graph.nodes if node.op == "call_function"]
     operations = [op for op in called if isinstance(op, torch._ops.OpOverload) and not op.is_view]
@@ -74,12 +74,10 @@ class TestReadiness:
 
     @pytest.mark.parametrize("least", [-math.inf, math.inf])
     def test_interpolation_is_a_few_kernels(self, monkeypatch, least):
-        """Per coarser level: two axes of two phases and an end, or a transposed convolution and its borders."""
-        monkeypatch.setitem(_choice._WORTH_FOLDING, "cpu", least)
-        module, x = ScaleConv2d(8, 8, (2, 3, 3), bias=False), self.space("pyramid")
-        module(x)  # matrices are built once
-        found = counts(module, x)
-        folded, plain = 4 + 3 * 45, 7 + 3 + 3 * 2 * 3
+        """Per coarser level: two axes of an index and a sum, or a transposed convolution and its borders."""
+        monkeypatch.setitem(_choice._WORTH_FOLDING, "cuda", least)
+        found = counts(ScaleConv2d(8, 8, (2, 3, 3), bias=False), self.space("pyramid"))
+        folded, plain = 4 + 3 * 45, 7 + 3 + 3 * 2 * 2
         assert found["kernels"] <= (folded if least < 0 else plain)
         assert found["synchronizations"] == 0
 
@@ -96,8 +94,14 @@ class TestReadiness:
     def test_networks_never_wait(self, name, preset, sampling, training):
         model = small(name, preset=preset, lift={"sampling": sampling}).train(training)
         image = torch.rand(2, 3, 64, 64)
-        model(image)  # kernels of fractional steps are sent once
         assert counts(model, image)["synchronizations"] == 0
+
+    @pytest.mark.parametrize(
+        ("name", "side", "most"),
+        [("s_resnet_no_interaction", 64, 360), ("s_resnet", 64, 480), ("s_densenet", 96, 340), ("resnet", 64, 80)],
+    )
+    def test_launches_of_inference_stay_few(self, name, side, most):
+        assert counts(create_model(name).eval(), torch.rand(1, 3, side, side))["kernels"] <= most
 
     @pytest.mark.parametrize("sides", [(32, 40), (96, 128)])  # upsampled by matrices, and by slices
     def test_no_channel_or_pixel_is_looped_over(self, sides):
@@ -106,7 +110,6 @@ class TestReadiness:
         for channels, side in ((4, sides[0]), (8, sides[0]), (8, sides[1])):
             x = scalespaces.lift(torch.rand(1, channels, side, side), 3)
             module = nn.Sequential(ScaleConv2d(channels, channels, (2, 3, 3)), ScaleBatchNorm(channels), nn.ReLU())
-            module(x)  # matrices are built once
             found.add(counts(module, x)["kernels"])
         assert len(found) == 1
 

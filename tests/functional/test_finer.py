@@ -1,4 +1,4 @@
-"""Interpolation phase by phase and by matrices, against NumPy's."""
+"""Interpolation phase by phase, and all phases at once as on a GPU, against NumPy's."""
 
 from typing import Any
 
@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from scalespaces.functional._fast._choice import acting_as
 from scalespaces.functional._fast._finer import Finer, make_finer
+
+
+@pytest.fixture(params=["cpu", "cuda"], autouse=True, scope="module")
+def kind(request):
+    """The kind of device that the way is chosen for."""
+    with acting_as(request.param):
+        yield
 
 
 @st.composite

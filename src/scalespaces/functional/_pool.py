@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from scalespaces.theory._arguments import PaddingMode, check_choice
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's
 GLOBAL_MODES = ("mean", "max")
-SCALE_MODES = ("image", "mean", "max", "logsumexp", "probabilities", "trust")
+ScaleMode = Literal["image", "mean", "max", "logsumexp", "probabilities", "trust"]
+SCALE_MODES: tuple[str, ...] = get_args(ScaleMode)
 """How levels are combined: the one list for networks, recipes and commands."""
 
 

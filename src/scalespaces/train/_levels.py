@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from scalespaces._extras import require
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.functional import scale_pool
+from scalespaces.functional._pool import ScaleMode
 from scalespaces.functional._resample import on_image
 from scalespaces.models import Card, ScaleNetwork, calibrate, save
 from scalespaces.models._calibrate import FEWEST, SCALES, Calibration
@@ -17,7 +18,7 @@ from scalespaces.nn import ScalePool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
 
-LevelPool = Literal["model", "image", "mean", "max", "logsumexp", "probabilities", "trust"]
+LevelPool = Literal["model", ScaleMode]
 Supervision = Literal["answer", "mean", "apart"]
 POOL = "scale_pool."  # the prefix of the parameters of trust
 _MOST_IMAGES, _MOST_NUMBERS = 500, 2**28  # that trust is fitted to; a gigabyte

@@ -4,7 +4,8 @@ Each fast path computes what the plain formula next to its call computes. Compil
 gradients) get the plain formula: they fuse or differentiate it themselves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,9 +18,26 @@ _MANY_CHANNELS, _SMALL_MAP = 16, 64 * 64
 _WORTH_FOLDING = {"cpu": 2**27, "meta": 2**27}
 
 
+_acting: list[str] = []  # the kind of device that choices are made for, if not the real one
+
+
+@contextmanager
+def acting_as(kind: str) -> Iterator[None]:
+    """Choose as for another kind of device, to count what it would launch."""
+    _acting.append(kind)
+    try:
+        yield
+    finally:
+        _acting.pop()
+
+
+def _kind(device: torch.device) -> str:
+    return _acting[-1] if _acting else device.type
+
+
 def folding_pays(saved_multiplications: int, device: torch.device) -> bool:
     """Whether a coarse level meets the filter on its own grid, by :mod:`._fold`; only measured on a CPU."""
-    least = _WORTH_FOLDING.get(device.type)
+    least = _WORTH_FOLDING.get(_kind(device))
     return least is not None and saved_multiplications >= least
 
 
@@ -31,6 +49,11 @@ def can_fold() -> bool:
 def interpolates_by_slices(*sizes: object) -> bool:
     """Whether whole-number upsampling runs on slices, by :mod:`._finer`, instead of by gathers."""
     return all(isinstance(n, int) for n in sizes) and not is_transformed()
+
+
+def reads_phases_at_once(device: torch.device) -> bool:
+    """Whether whole-number upsampling is one call for all phases, where a call costs its launch."""
+    return _kind(device) not in ("cpu", "meta")
 
 
 def blurs_by_matrices(x: Tensor) -> bool:
@@ -60,7 +83,7 @@ def runs_channels_last(f: Tensor, groups: int) -> bool:
     """Whether a convolution stores the channels of this map next to each other, whatever the layout it came in."""
     # A CPU takes up to six times as long for small maps of many channels in PyTorch's default layout. The choice is by
     # the map's own size alone, so equal maps at different levels give equal bits. Training is left as it is.
-    if torch.is_grad_enabled() or f.device.type != "cpu" or f.ndim != 4 or groups != 1 or f.dtype != torch.float32:
+    if torch.is_grad_enabled() or _kind(f.device) != "cpu" or f.ndim != 4 or groups != 1 or f.dtype != torch.float32:
         return False
     batch, channels, height, width = f.shape
     # In this order: to compare a symbolic size would fix it.

@@ -2,10 +2,13 @@ r"""Linear interpolation on a grid :math:`q` times finer, phase by phase.
 
 Between two coarse samples, in each cell, lie :math:`q` samples of the finer grid, at the same fractions in all cells:
 each of the :math:`q` phases is a weighted sum of two slices, without an index. Its adjoint adds to the same slices.
+
+That is fast on a CPU. Elsewhere a call costs its launch, so all phases are read at once by an index.
 """
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor
 
 from scalespaces._torch import is_batched, is_channels_last
+from scalespaces.functional._fast._choice import reads_phases_at_once
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,59 @@ def _pieces(plan: Finer) -> tuple[int, int, tuple[tuple[int, int, int, tuple[flo
     return start, stop, tuple(runs)
 
 
+def _neighbors(plan: Finer) -> tuple[Tensor, Tensor]:
+    """The coarse samples before and behind each finer one, ``(2, size)``, and how far it is on its way between them."""
+    place = plan.offset + torch.arange(plan.size, dtype=torch.float64) / plan.factor
+    place = place.clip(0, plan.samples - 1)
+    low = (place + 1e-9).floor()
+    fraction = torch.where(place - low > 1e-9, place - low, 0.0)
+    return torch.stack([low, low + (fraction > 0)]).long(), fraction
+
+
+def _contributors(plan: Finer) -> tuple[Tensor, Tensor]:
+    """The finer samples that read each coarse one, ``(most, samples)``, and their weights; zeros fill up."""
+    (low, high), fraction = _neighbors(plan)
+    matrix = torch.zeros(plan.size, plan.samples, dtype=torch.float64)
+    finer = torch.arange(plan.size)
+    matrix[finer, low] += 1 - fraction
+    matrix[finer, high] += fraction
+    most = int((matrix > 0).sum(0).max())
+    weights, index = matrix.topk(most, 0)
+    return torch.where(weights > 0, index, index[:1]), weights
+
+
+@functools.lru_cache(maxsize=256)
+def _sent(
+    make: Callable[[Finer], tuple[Tensor, Tensor]], plan: Finer, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Indices and weights, made once for each device."""
+    with torch.inference_mode(False):
+        index, weights = make(plan)
+        return index.to(device), weights.to(device, dtype)
+
+
+def _at_once(x: Tensor, plan: Finer, make: Callable[[Finer], tuple[Tensor, Tensor]]) -> Tensor:
+    """Interpolation by the neighbors of finer samples, or its adjoint by the contributors of coarse ones."""
+    axis = plan.axis
+    if axis > 1 and is_channels_last(x):  # the layout in memory stays
+        return _at_once(x.movedim(1, -1), replace(plan, axis=axis - 1), make).movedim(-1, 1)
+    index, weights = _sent(make, replace(plan, axis=0), x.device, x.dtype)
+    found = x.index_select(axis, index.flatten()).unflatten(axis, index.shape)
+    weights = weights.reshape(*weights.shape, *[1] * (x.ndim - axis - 1))
+    if make is _contributors:
+        return (found * weights).sum(axis)
+    low, high = found.unbind(axis)
+    return torch.lerp(low, high, weights)
+
+
 def make_finer(x: Tensor, plan: Finer) -> Tensor:
     """Interpolate."""
     return _Interpolate.apply(x, plan) if torch.is_grad_enabled() else _interpolate(x, plan)
 
 
 def _interpolate(x: Tensor, plan: Finer) -> Tensor:
+    if reads_phases_at_once(x.device):
+        return _at_once(x, plan, _neighbors)
     out, axis = plan.like(x, plan.size), plan.axis
     start, stop, runs = _pieces(plan)
     if start:
@@ -95,6 +146,8 @@ class _Adjoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, plan: Finer) -> Tensor:
         ctx.plan, axis = plan, plan.axis
+        if reads_phases_at_once(g.device):
+            return _at_once(g, plan, _contributors)
         out = plan.like(g, plan.samples).zero_()
         start, stop, runs = _pieces(plan)
         for at, cell, number, fractions in runs:
