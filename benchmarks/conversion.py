@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from benchmarks._tables import Table, progress
 from scalespaces import ScaleSpace, calibrate, convert
 from scalespaces._files import replacing
+from scalespaces.cli import positive
 from scalespaces.data._pixels import decode_file
 from scalespaces.models import Converted
 from scalespaces.train._scales import MultiScale
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--work", required=True, metavar="FOLDER", help="keep there what the levels say")
     add("--networks", nargs="+", choices=SIDES, default=["lite0"], help="EfficientNets to measure")
     add("--protocol", choices=("resize", "canvas"), default="resize", help="images of any size, or objects on a canvas")
+    add("--every", type=positive, default=1, metavar="N", help="test with every Nth photograph only")
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
     half = len(files) // 2
     if half < 20:
         raise ValueError(f"40 photographs are needed at least, got {len(files)} in {args.images}")
-    calibration, tests = files[:half][:CALIBRATION], files[-half:]
+    calibration, tests = files[:half][:CALIBRATION], files[-half:][:: args.every]
     todo = [(s, file) for s in SCALES for file in tests[:: EVERY if s > 2 else 1]]
     for name in args.networks:
         plain = pretrained(name)
