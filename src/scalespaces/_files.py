@@ -1,4 +1,4 @@
-"""Writing files so that nothing is lost or half-written."""
+"""Reading files within limits, and writing them so that nothing is lost or half-written."""
 
 import json
 import os
@@ -6,6 +6,29 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+MOST = {"pixels": 2**30 // 12, "bytes": 2**31}  # of an image, where Pillow begins to warn; of an array in memory
+
+
+def most(unit: str) -> int:
+    """The limit on what files declare, in ``"pixels"`` or ``"bytes"``; ``SCALESPACES_MAX_{UNIT}`` overrides it."""
+    text = os.environ.get(f"SCALESPACES_MAX_{unit.upper()}", "") or str(MOST[unit])
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"SCALESPACES_MAX_{unit.upper()} in the environment must be a whole number, got {text!r}")
+    return int(text)
+
+
+def excess(number: int, unit: str) -> str:
+    """What is wrong with a file that declares so many pixels or bytes, as a phrase that follows its name; or ""."""
+    rule = f"if you trust it, set SCALESPACES_MAX_{unit.upper()} in the environment to allow more"
+    return f"declares {number:,} {unit}, more than {most(unit):,}; {rule}" if number > most(unit) else ""
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file to be read; refuse pipes, sockets and devices, which could block or never end."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise ValueError(f"{str(path)!r} is not a regular file but a pipe, socket or device; copy it to a file")
+    return Path(path)
 
 
 def prepare(path: str | os.PathLike[str]) -> Path:

@@ -2,6 +2,8 @@
 
 import gzip
 import struct
+import tracemalloc
+import zlib
 from typing import Any
 
 import numpy as np
@@ -50,8 +52,13 @@ def test_what_is_written_is_read(tmp_path_factory, dtype, shape, name):
         (bytes([0, 0, 8, 1, 0, 0, 0, 5, 1, 2]), "should have 5 bytes of data, for 5, has 2"),
         (bytes([0, 0, 8, 1, 0, 0, 0, 1, 1, 2]), "should have 1 bytes of data, for 1, has 2"),
         (gzip.compress(b"\0" * 1000, mtime=0)[:-12], "is damaged"),
+        (b"\x1f\x8bno gzip", "is damaged"),
+        (gzip.compress(bytes([0, 0, 8, 1, 0xB2, 0xD0, 0x5E, 0]), mtime=0), "declares 3,000,000,000 bytes, more than"),
+        (bytes([0, 0, 14, 3, *[255] * 12]), "declares .* bytes, more than 2,147,483,648; .*SCALESPACES_MAX_BYTES"),
+        (bytes([0, 0, 8, 3, *[255] * 8, 0, 0, 0, 0]), "declares .* bytes, more than"),
+        (bytes([0, 0, 8, 255, *[0, 0, 0, 1] * 255, 1]), "is not an IDX file"),
     ],
-    ids=["PNG", "short header", "short", "long", "short gzip"],
+    ids=["PNG", "short header", "short", "long", "short gzip", "no gzip", "bomb", "large", "large and empty", "axes"],
 )
 def test_damaged_idx_files_are_refused(data, message, tmp_path):
     (tmp_path / "a").write_bytes(data)
@@ -59,6 +66,38 @@ def test_damaged_idx_files_are_refused(data, message, tmp_path):
         read_idx(tmp_path / "a")
     with pytest.raises(ValueError, match=r"contains one of uint8, .*, got int64"):
         write_idx(tmp_path / "b", np.zeros(2, np.int64))
+
+
+def test_an_idx_file_that_unpacks_to_more_than_it_declares_is_not_unpacked(tmp_path):
+    """Zeros of 128 MiB, of which only the declared byte and one more are read."""
+    packer = zlib.compressobj(9, wbits=31)
+    packed = packer.compress(bytes([0, 0, 8, 1, 0, 0, 0, 1]))
+    packed += b"".join(packer.compress(bytes(2**24)) for _ in range(8)) + packer.flush()
+    (tmp_path / "a").write_bytes(packed)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"should have 1 bytes of data, for 1, has \d+ or more"):
+        read_idx(tmp_path / "a")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        ([1, 2], "one scale for each of 3 images"),
+        ([1, np.nan, 2], "finite"),
+        ([1, 0, 2], "above 0"),
+        ([[1, 2, 3]], "one"),
+    ],
+    ids=str,
+)
+def test_scales_that_do_not_fit_are_refused(scales, message, tmp_path):
+    write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((3, 2, 2), np.uint8))
+    write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(3, np.uint8))
+    write_idx(tmp_path / "train-scales-idx1-float", np.array(scales, np.float32))
+    with pytest.raises(ValueError, match=f"train in .*{message}"):
+        read_idx_images(tmp_path)
 
 
 def test_mnists_names(tmp_path):

@@ -1,6 +1,7 @@
 """IDX files, the format of MNIST: arrays after a header with their type and sizes."""
 
 import gzip
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalespaces._files import refuse_existing, replacing
+from scalespaces._files import excess, refuse_existing, regular, replacing
 from scalespaces._progress import progress
 from scalespaces.data._keys import ArrayImages
 
@@ -18,21 +19,23 @@ IMAGES, LABELS, SCALES = "-images-idx3-ubyte", "-labels-idx1-ubyte", "-scales-id
 
 def read_idx(file: str | Path) -> np.ndarray:
     """Read an IDX file, plain or compressed with gzip."""
-    file = Path(file)
-    data = file.read_bytes()
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{str(file)!r} is damaged: {error}") from error
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES or len(data) < 4 + 4 * data[3]:
-        raise ValueError(f"{str(file)!r} is not an IDX file: it begins with {data[:4]!r}")
-    shape, dtype = struct.unpack_from(f">{data[3]}I", data, 4), np.dtype(TYPES[data[2]])
-    start = 4 + 4 * data[3]
-    expected = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    try:
+        with regular(file).open("rb") as raw, gzip.GzipFile(fileobj=raw) as unpacked:
+            stream = unpacked if raw.peek(2).startswith(b"\x1f\x8b") else raw
+            data = stream.read(4 + 4 * 255)  # the longest header
+            start = 4 + 4 * int.from_bytes(data[3:4])
+            if len(data) < start or data[:2] != b"\0\0" or data[2] not in TYPES or data[3] > 64:  # NumPy's most axes
+                raise ValueError(f"{str(file)!r} is not an IDX file: it begins with {data[:4]!r}")
+            shape, dtype = struct.unpack_from(f">{data[3]}I", data, 4), np.dtype(TYPES[data[2]])
+            if reason := excess(math.prod(n or 1 for n in shape) * dtype.itemsize, "bytes"):
+                raise ValueError(f"{str(file)!r} {reason}")
+            expected = math.prod(shape) * dtype.itemsize
+            data += stream.read(max(0, start + expected + 1 - len(data)))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{str(file)!r} is damaged: {error}") from error
     if len(data) - start != expected:
-        sizes = " x ".join(map(str, shape))
-        raise ValueError(f"{str(file)!r} should have {expected} bytes of data, for {sizes}, has {len(data) - start}")
+        sizes, has = " x ".join(map(str, shape)), f"{len(data) - start}{' or more' * (len(data) - start > expected)}"
+        raise ValueError(f"{str(file)!r} should have {expected} bytes of data, for {sizes}, has {has}")
     return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
 
 

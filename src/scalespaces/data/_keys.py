@@ -75,6 +75,10 @@ class ArrayImages(ImageDataset):
         check_labels(labels.numpy(), num_classes, "the labels")
         self.images, self.labels = images, labels.long()
         self.scales = None if scales is None else torch.as_tensor(scales)
+        if self.scales is not None and self.scales.shape != labels.shape:
+            raise ValueError(f"one scale for each of {len(images)} images is needed, got {tuple(self.scales.shape)}")
+        if self.scales is not None and not (self.scales.isfinite() & (self.scales > 0)).all():
+            raise ValueError("scales must be finite numbers above 0")
 
     def __len__(self) -> int:
         return len(self.images)
