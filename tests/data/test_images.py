@@ -1,5 +1,9 @@
 """Images and masks in files: pixels are those of the file, and files that cannot be read are named."""
 
+import os
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +11,10 @@ from pictures import VALUES, save_picture, truncate
 from torch.testing import assert_close
 
 from scalespaces.data import photograph, read_image, to_unit
-from scalespaces.data._pixels import read_mask, read_pixels
+from scalespaces.data._pixels import FORMATS, SUFFIXES, read_mask, read_pixels
 
 image_module = pytest.importorskip("PIL.Image")
+READERS = [read_image, read_pixels, read_mask]
 
 
 def test_photograph_is_a_color_image_in_the_unit_interval_and_size_crops_its_center():
@@ -68,7 +73,7 @@ def test_other_depths(tmp_path):
     assert read_mask(tmp_path / "bits.png").tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("read", [read_image, read_pixels, read_mask])
+@pytest.mark.parametrize("read", READERS)
 def test_files_that_are_no_images_are_named(read, tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
     (tmp_path / "text.png").write_text("no image")
@@ -88,3 +93,87 @@ def test_to_unit():
         assert to_unit(unit) is unit
     with pytest.raises(ValueError, match=r"uint8 or floating point, got torch.int64"):
         to_unit(torch.arange(3))
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_formats_that_start_programs_are_refused(read, tmp_path, monkeypatch):
+    eps = pytest.importorskip("PIL.EpsImagePlugin")
+    monkeypatch.setattr(eps, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    (tmp_path / "a.png").write_bytes(EPS)
+    with pytest.raises(ValueError, match=r"a.png' is not an image .* none of PNG, JPEG, TIFF, BMP, WEBP, PPM"):
+        read(tmp_path / "a.png")
+
+
+def test_every_suffix_has_its_format():
+    assert {image_module.registered_extensions()[suffix] for suffix in SUFFIXES} == set(FORMATS)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_pipes_are_refused_at_once(read, tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"a.png' is not a regular file"):
+        read(tmp_path / "a.png")
+
+
+def png(width: int, height: int, rows: int) -> bytes:
+    """A gray PNG of zeros that has so many rows, whatever it declares."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))]
+    chunks += [(b"IDAT", zlib.compress(bytes((width + 1) * rows))), (b"IEND", b"")]
+    pieces = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(pieces)
+
+
+def tiff(width: int, height: int, data: bytes, **tags: int) -> bytes:
+    """A gray TIFF of 8 bits with one strip, whatever it declares; more tags by number, as in ``t278=5``."""
+    strip = {"t258": 8, "t259": 1, "t262": 1, "t273": 8, "t277": 1, "t279": len(data)}
+    entries = sorted((int(tag[1:]), n) for tag, n in ({"t256": width, "t257": height} | strip | tags).items())
+    directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", tag, 4, 1, n) for tag, n in entries)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory + bytes(4)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # as for users, who then get our error
+@pytest.mark.parametrize("read", READERS)
+def test_sizes_that_files_declare_are_not_believed(read, tmp_path, monkeypatch):
+    new = image_module.core.new
+    monkeypatch.setattr(image_module.core, "new", lambda mode, size: new(mode, size) if max(size) < 99 else 1 / 0)
+    tile = {"t259": 8, "t322": 30_000, "t323": 30_000, "t324": 8, "t325": 9}
+    huge = {
+        "a.png": png(13_000, 13_000, 1),
+        "b.png": png(30_000, 30_000, 1),
+        "c.tif": tiff(13_000, 13_000, b"0"),
+        "d.tif": tiff(16, 16, zlib.compress(bytes(256)), **tile),
+    }
+    for name, data in huge.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{name}' .*SCALESPACES_MAX_PIXELS"):
+            read(tmp_path / name)
+    (tmp_path / "e.tif").write_bytes(tiff(9_000, 9_000, b"0"))
+    with pytest.raises(ValueError, match=r"e.tif' is cut off: its pixels need 1 .* and 81,000,000 bytes, it has 1 and"):
+        read(tmp_path / "e.tif")
+
+
+def test_limits_come_from_the_environment(tmp_path, monkeypatch):
+    file = save_picture(tmp_path / "a.png")
+    monkeypatch.setenv("SCALESPACES_MAX_PIXELS", "29")
+    with pytest.raises(ValueError, match=r"a.png' declares 30 pixels, more than 29; .* set SCALESPACES_MAX_PIXELS"):
+        read_pixels(file)
+    monkeypatch.setattr(image_module, "MAX_IMAGE_PIXELS", 10)  # Pillow's own limit, which follows
+    monkeypatch.setenv("SCALESPACES_MAX_PIXELS", "30")
+    assert read_pixels(file).shape == (3, 6, 5)
+    monkeypatch.setenv("SCALESPACES_MAX_PIXELS", "many")
+    with pytest.raises(
+        ValueError, match=r"SCALESPACES_MAX_PIXELS in the environment must be a whole number, got 'many'"
+    ):
+        read_pixels(file)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_rows_that_are_missing_are_not_black(read, tmp_path):
+    (tmp_path / "whole.tif").write_bytes(tiff(4, 6, bytes(24), t278=3))
+    with pytest.raises(ValueError, match=r"whole.tif' is cut off: its pixels need 2 strips or tiles .* it has 1 and"):
+        read(tmp_path / "whole.tif")
+    (tmp_path / "whole.tif").write_bytes(tiff(4, 6, bytes(24), t278=6))
+    assert read(tmp_path / "whole.tif").shape[-2:] == (6, 4)

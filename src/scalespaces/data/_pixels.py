@@ -1,5 +1,7 @@
 """Image files: pictures as bytes or floats, masks as class numbers."""
 
+import math
+import os
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -10,9 +12,11 @@ import torch
 from torch import Tensor
 
 from scalespaces._extras import require
+from scalespaces._files import excess, most, regular
 
 T = TypeVar("T")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm")
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "PPM")  # of these suffixes; others, such as EPS, start programs
 
 
 def to_unit(images: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -34,17 +38,50 @@ class Refused(ValueError):
 
 
 def decode_file(file: str | Path, decode: Callable[[Any], T], extra: str = "train") -> T:
-    """Open a file with Pillow and decode it. Every failure is a ValueError that names the file."""
-    pillow = require("PIL.Image", extra)
+    """Open a file with Pillow and decode it. Every failure is a ValueError that names the file.
+
+    Formats other than ``FORMATS``, too many pixels and missing strips are refused before anything is decoded. The app
+    (``extra="app"``) has a list and limits of its own, in its ``decode``.
+    """
+    pillow: Any = require("PIL.Image", extra)
+    formats = None if extra == "app" else FORMATS
+    if (pillow.MAX_IMAGE_PIXELS or math.inf) < most("pixels"):  # or Pillow would refuse what the environment allows
+        pillow.MAX_IMAGE_PIXELS = most("pixels")
+    path = regular(file)
     try:
-        with Path(file).open("rb") as stream, pillow.open(stream) as picture:
+        with path.open("rb") as stream, pillow.open(stream, formats=formats) as picture:
+            if formats and (reason := _wrong_size(picture, os.fstat(stream.fileno()).st_size)):
+                raise Refused(reason)
             return decode(picture)
     except Refused as error:
         raise ValueError(f"{str(file)!r} {error}") from None
     except Exception as error:  # broken files make Pillow raise errors of every kind
         if isinstance(error, OSError) and error.strerror:  # the file system's; those about contents have no strerror
             raise ValueError(f"cannot read {str(file)!r}: {error.strerror}") from error
-        raise ValueError(f"{str(file)!r} is not an image that Pillow reads: {error}") from error
+        reason = str(error)
+        if formats and isinstance(error, pillow.UnidentifiedImageError):
+            reason = f"it is none of {', '.join(FORMATS)}, or damaged; convert it"
+        elif isinstance(error, (pillow.DecompressionBombError, pillow.DecompressionBombWarning)):
+            reason += "; if you trust it, set SCALESPACES_MAX_PIXELS in the environment to allow more"
+        raise ValueError(f"{str(file)!r} is not an image that Pillow reads: {reason}") from error
+
+
+def _wrong_size(picture: Any, file_size: int) -> str:
+    """What is wrong with the sizes that an image declares, before it is decoded, as a phrase; or ""."""
+    if reason := excess(math.prod(picture.size), "pixels"):
+        return reason
+    if picture.format != "TIFF":
+        return ""
+    tags = picture.tag_v2
+    if tags.get(259, 1) == 1:  # not compressed: Pillow leaves pixels black that no strip or tile covers
+        width, height, planes = tags[256], tags[257], tags.get(277, 1) if tags.get(284) == 2 else 1
+        across, down = (width, min(tags.get(278, height), height)) if 273 in tags else (tags[322], tags[323])
+        needed, there = -(-width // across) * -(-height // down) * planes, len(tags[273 if 273 in tags else 324])
+        least = width * height * sum(tags.get(258, (1,))) // 8
+        if there < needed or file_size < least:
+            need = f"its pixels need {needed} strips or tiles and {least:,} bytes"
+            return f"is cut off: {need}, it has {there} and {file_size:,}; write it again"
+    return excess(tags.get(322, 1) * tags.get(323, 1), "pixels")  # tiles, which may be larger than the image
 
 
 def _is_deep(picture: Any) -> bool:
@@ -52,7 +89,7 @@ def _is_deep(picture: Any) -> bool:
 
 
 def read_image(file: str | Path, size: int | None = None) -> Tensor:
-    """Read any image that Pillow reads (extra ``plot``), or a center crop with sides of this ``size``.
+    """Read an image in one of Pillow's ``FORMATS`` (extra ``plot``), or a center crop with sides of this ``size``.
 
     Shape:
         - Output: :math:`(1, C, H, W)`, float32. Images of 8 bits become RGB, from 0 to 1. Images of 16 bits or floating
