@@ -1,5 +1,6 @@
 """Cityscapes' tree: labelIds become the 19 classes, and nothing becomes a wrong one."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -66,3 +67,14 @@ def test_problems_are_named_or_counted(tree):
     save_picture(tree / "leftImg8bit/train/town/other.png")
     with pytest.raises(ValueError, match=r"other.png' is not called \*_leftImg8bit.png"):
         Cityscapes(tree)
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(-1, np.int32), (-40, np.int32), (255, np.uint8)])
+def test_numbers_below_0_do_not_become_classes(tree, number, dtype):
+    ids = read_mask(annotation(tree, 0)).numpy().astype(dtype)
+    ids[3, 5] = number
+    stream = io.BytesIO()
+    pytest.importorskip("PIL.Image").fromarray(ids).save(stream, "TIFF")
+    annotation(tree, 0).write_bytes(stream.getvalue())
+    with pytest.raises(ValueError, match=rf"labelIds.png' must be from 0 to 33, got {number} at \(3, 5\)"):
+        Cityscapes(tree)[0]

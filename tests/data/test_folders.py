@@ -1,5 +1,6 @@
 """Datasets of image files: samples are those of the files, and what is wrong is named or counted."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,23 @@ def test_a_folder_with_a_table(patches):
         (b"id,label\np0,0\np1,1\n", "p2.tif' has no label in"),
         (b"id,label\np0,0\np1,1\np2,0\np3,1\n", "labels.csv:5' names 'p3', which is not an image"),
         (b"id,label\np0,0\np1,1\np2,0\np2,1\n", "two labels for .*p2.tif': 0 and 1"),
+        (b"id,label,label\np0,0,1\np1,1,0\np2,0,1\n", "columns id and label, got .*'label', 'label'.; name each once"),
+        (b"id,label\np0,0\np1,1\np2," + b"9" * 5000, "has the label '9999"),
         (b"file,class\np0,0\n", "must have the columns id and label, got"),
         (b"id,label\np0,\xff\n", "labels.csv' is not a CSV file"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_tables_with_problems(patches, text, message):
     patches[1].write_bytes(text)
     with pytest.raises(ValueError, match=message):
+        LabeledFolder(*patches, num_classes=2)
+
+
+def test_a_table_that_is_a_pipe_is_refused(patches):
+    patches[1].unlink()
+    os.mkfifo(patches[1])
+    with pytest.raises(ValueError, match=r"labels.csv' is not a regular file"):
         LabeledFolder(*patches, num_classes=2)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalespaces._files import regular
 from scalespaces._progress import progress
 from scalespaces.data._keys import ImageDataset, check_labels
 from scalespaces.data._pixels import SUFFIXES, read_mask, read_pixels, sides
@@ -178,7 +179,7 @@ class LabeledFolder(ImageFiles[int]):
             named.add(file)
             if file is None:
                 problems[where] = f"names {name!r}, which is not an image in {str(root)!r}"
-            elif not (label.isascii() and label.isdecimal() and int(label) < num_classes):
+            elif not (label.isascii() and label.isdecimal() and len(label) < 19 and int(label) < num_classes):
                 problems[where] = f"has the label {label!r} for {name!r}; labels are from 0 to {num_classes - 1}"
             elif labels.setdefault(file, int(label)) != int(label):
                 raise ValueError(f"{str(table)!r} has two labels for {str(file)!r}: {labels[file]} and {int(label)}")
@@ -275,7 +276,7 @@ class Cityscapes(ImageFiles[Path]):
     def load(self, file: Path, target: Path) -> tuple[Tensor, Tensor]:
         """The whole image and its 19 classes. Undefined numbers raise an error."""
         image, mask = read_pair(file, target)
-        if int(mask.max()) >= CITY_IDS:
+        if int(mask.min()) < 0 or int(mask.max()) >= CITY_IDS:
             check_labels(mask.numpy(), CITY_IDS, f"numbers in {str(target)!r}")
         return image, self._table[mask]
 
@@ -331,10 +332,11 @@ def _by_stem(files: Iterable[Path]) -> dict[str, Path]:
 
 def _rows(table: str | Path) -> list[tuple[int, str, str]]:
     try:
-        with Path(table).open(newline="", encoding="utf-8-sig") as stream:
+        with regular(table).open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
-            if not {"id", "label"} <= set(reader.fieldnames or ()):
-                raise ValueError(f"{str(table)!r} must have the columns id and label, got {reader.fieldnames}")
+            names = list(reader.fieldnames or ())
+            if not names.count("id") == names.count("label") == 1:
+                raise ValueError(f"{str(table)!r} must have the columns id and label, got {names}; name each once")
             return [(reader.line_num, (row["id"] or "").strip(), (row["label"] or "").strip()) for row in reader]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{str(table)!r} is not a CSV file: {error}") from error
