@@ -1,5 +1,6 @@
 """PCam's HDF5 files: read at random by any number of processes, and refused when they are not what they should be."""
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from pictures import damage_patch, write_patches
 from torch.utils.data import DataLoader
 
-from scalespaces.data import PCam
+from scalespaces.data import PCam, check_dataset
 from scalespaces.data._pcam import pcam_file, repack
 
 h5py: Any = pytest.importorskip("h5py")
@@ -104,3 +105,41 @@ def test_missing_and_damaged_files_are_refused(tmp_path):
     dataset[2]
     with pytest.raises(ValueError, match=r"cannot read patch 3 of .*train_x.h5'"):
         dataset[3]
+
+
+def test_data_in_other_files_are_refused(tmp_path):
+    file, other = write(tmp_path) / pcam_file("train", "y"), tmp_path / "other.h5"
+    file.rename(other)
+    layout = h5py.VirtualLayout(LABELS.shape, np.uint8)
+    layout[:] = h5py.VirtualSource(str(tmp_path / "gone.h5"), "y", LABELS.shape)
+    (tmp_path / "raw").write_bytes(LABELS.tobytes())
+    for write_labels, message in (
+        (lambda out: out.create_virtual_dataset("y", layout), "keeps the data of 'y' in other files"),
+        (lambda out: out.create_dataset("y", LABELS.shape, "u1", external=str(tmp_path / "raw")), "in other files"),
+        (lambda out: out.update(y=h5py.ExternalLink(str(other), "y")), "has only a link for 'y'; copy the data"),
+        (lambda out: out.update(far=h5py.ExternalLink(str(other), "/"), y=h5py.SoftLink("/far/y")), "has only a link"),
+        (lambda out: out.create_dataset("y", LABELS.shape, "u1"), "'y' was never written"),
+        (lambda out: out.create_dataset("y", LABELS.shape, "u1", chunks=(5, 1, 1, 1)), "'y' was never written"),
+        (lambda out: out.create_dataset("y", (4 * 10**9, 1, 1, 1), "u1"), "more than .*SCALESPACES_MAX_BYTES"),
+        (lambda out: out.create_dataset("y", data=h5py.Empty("u1")), "must be integer, N x 1 x 1 x 1"),
+    ):
+        with h5py.File(file, "w") as out:
+            write_labels(out)
+        with pytest.raises(ValueError, match=f"train_y.h5'.* {message}"):
+            PCam(tmp_path)
+        assert message.partition(" ")[2].partition(",")[0] in check_dataset(file).problems[0] or "*" in message
+
+
+def test_chunks_of_any_size_are_not_unpacked(tmp_path):
+    file = write(tmp_path) / pcam_file("train", "x")
+    for chunks in ((10**5, 1, 1, 1), (1, 96, 96, 3 * 10**5)):
+        with h5py.File(file, "w") as out:
+            out.create_dataset("x", (0, 96, 96, 3), "u1", chunks=chunks, maxshape=(None, 96, 96, None))
+        with pytest.raises(ValueError, match=r"train_x.h5' declares .* bytes, more than .* \(in 'x'\)"):
+            PCam(tmp_path)
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(write(tmp_path / "new") / "pipe.h5")
+    with pytest.raises(ValueError, match=r"pipe.h5' is not a regular file"):
+        repack(tmp_path / "new" / "pipe.h5", tmp_path / "out.h5")

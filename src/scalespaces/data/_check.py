@@ -79,8 +79,8 @@ def check_dataset(path: str | Path, *, table: str | Path | None = None, num_clas
 def _check_file(path: Path) -> Report:
     if path.suffix in (".h5", ".hdf5"):
         report = Report("HDF5 file")
-        with report.noting(path), pcam.open_h5(path) as file:
-            if not (parts := [part for part in "xy" if part in file]):
+        with report.noting(path):
+            if not (parts := pcam.parts_in(path)):
                 raise ValueError("has neither a dataset x nor y")
             for part in parts:
                 _check_h5(report, path, part)
@@ -121,9 +121,9 @@ def _check_h5(report: Report, file: Path, part: str) -> int | None:
             for start in progress(range(0, len(patches), step), f"reading {file}"):
                 last = min(start + step, len(patches)) - 1
                 try:
-                    patches[start : last + 1]
-                except OSError as error:
-                    report.note({file: f"patches {start} to {last}: {error}"})
+                    pcam.read_part(patches, slice(start, last + 1), f"patches {start} to {last}")
+                except ValueError as error:
+                    report.note({file: str(error)})
             together = pcam.patches_per_read(patches)
             stored = f"gzip, {together} together" if patches.compression else "plain"
             slow = "; slow to read at random, see `scalespaces data repack`" if together > 1 else ""
@@ -155,7 +155,7 @@ def _check_idx(path: Path, num_classes: int) -> Report:
             dataset = read_idx_images(path, split, num_classes)
             classes = ", ".join(map(str, np.bincount(dataset.labels.numpy(), minlength=num_classes)))
             report.facts.append(f"{split}: {_describe(dataset.images[:, 0].numpy())}, {classes} by class")
-            if (scales := dataset.scales) is not None:
+            if (scales := dataset.scales) is not None and len(scales):
                 report.facts[-1] += f", scales {scales.min():.3g} to {scales.max():.3g}"
     return report
 

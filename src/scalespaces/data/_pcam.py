@@ -1,5 +1,6 @@
 """PatchCamelyon: the official HDF5 files."""
 
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 
 from scalespaces._extras import require
-from scalespaces._files import refuse_existing, replacing
+from scalespaces._files import excess, refuse_existing, regular, replacing
 from scalespaces._progress import progress
 from scalespaces.data._keys import ImageDataset, check_labels
+from scalespaces.data._pixels import Refused
 
 SPLITS = ("train", "valid", "test")
 SIDE = 96
@@ -68,11 +70,8 @@ class PCam(ImageDataset):
             if self._handle is not None:  # of the process that forked this one, whose own stays open
                 self._handle[1].close()
             file = open_h5(self.file)
-            self._handle = (os.getpid(), file, file["x"])
-        try:
-            patch = self._handle[2][index]
-        except OSError as error:
-            raise ValueError(f"cannot read patch {index} of {str(self.file)!r}: {error}") from error
+            self._handle = (os.getpid(), file, _checked(file, self.file, "x"))
+        patch = read_part(self._handle[2], index, f"cannot read patch {index} of {str(self.file)!r}")
         return torch.from_numpy(patch).permute(2, 0, 1), self.labels[index]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,29 +87,78 @@ def repack(source: str | Path, target: str | Path, *, force: bool = False) -> No
         with replacing(target) as draft, require("h5py", "train").File(draft, "w") as out:
             plain = out.create_dataset("x", patches.shape, np.uint8)
             for start in progress(range(0, len(patches), step), f"writing {target}"):
-                plain[start : start + step] = patches[start : start + step]
+                failure = f"cannot read patches from {start} of {str(source)!r}"
+                plain[start : start + step] = read_part(patches, slice(start, start + step), failure)
 
 
 def open_h5(file: str | Path) -> Any:
     """Open an HDF5 file for reading. Every failure is a ValueError that names the file."""
     try:
-        return require("h5py", "train").File(file, "r")
-    except OSError as error:
+        return require("h5py", "train").File(regular(file), "r")
+    except (OSError, RuntimeError, KeyError, TypeError, AttributeError) as error:  # damaged files raise any of these
         raise ValueError(f"{str(file)!r} is not an HDF5 file that can be read: {error}") from error
 
 
 @contextmanager
 def open_part(file: str | Path, part: str) -> Iterator[Any]:
     """The dataset of patches (part x) or labels (y) in an HDF5 file, after a check of its type and shape."""
-    dtype, shape = ("uint8", (SIDE, SIDE, 3)) if part == "x" else ("integer", (1, 1, 1))
     with open_h5(file) as handle:
-        if part not in handle or not hasattr(handle[part], "shape"):
-            raise ValueError(f"{str(file)!r} must have a dataset {part!r}, has {', '.join(handle) or 'none'}")
+        yield _checked(handle, file, part)
+
+
+@contextmanager
+def _naming(file: str | Path) -> Iterator[None]:
+    """Turn what h5py raises about damaged files, errors of every kind, into ValueErrors that name the file."""
+    try:
+        yield
+    except Refused as error:
+        raise ValueError(f"{str(file)!r} {error}") from None
+    except Exception as error:
+        raise ValueError(f"{str(file)!r} is damaged: {error}") from error
+
+
+def parts_in(file: str | Path) -> list[str]:
+    """Which of the parts x and y an HDF5 file has."""
+    with open_h5(file) as handle, _naming(file):
+        return [part for part in "xy" if handle.get(part, getlink=True) is not None]
+
+
+def _checked(handle: Any, file: str | Path, part: str) -> Any:
+    dtype, shape = ("uint8", (SIDE, SIDE, 3)) if part == "x" else ("integer", (1, 1, 1))
+    h5py = require("h5py", "train")
+    with _naming(file):
+        link = handle.get(part, getlink=True)
+        if isinstance(link, (h5py.SoftLink, h5py.ExternalLink)):
+            raise Refused(f"has only a link for {part!r}; copy the data into the file")
+        if link is None or not isinstance(handle[part], h5py.Dataset):
+            raise Refused(f"must have a dataset {part!r}, has {', '.join(handle) or 'none'}")
         stored = handle[part]
-        if stored.shape[1:] != shape or not np.issubdtype(stored.dtype, getattr(np, dtype)):
-            rule, got = (" x ".join(map(str, sizes)) for sizes in (("N", *shape), stored.shape))
-            raise ValueError(f"{part} in {str(file)!r} must be {dtype}, {rule}, got {stored.dtype}, {got}")
-        yield stored
+        if stored.is_virtual or stored.external:
+            raise Refused(f"keeps the data of {part!r} in other files; copy them into the file")
+        sizes: tuple[int, ...] = stored.shape or ()
+        chunks, kind = stored.chunks, stored.dtype
+    if sizes[1:] != shape or not np.issubdtype(kind, getattr(np, dtype)):
+        rule, got = (" x ".join(map(str, found)) for found in (("N", *shape), sizes))
+        raise ValueError(f"{part} in {str(file)!r} must be {dtype}, {rule}, got {kind}, {got}")
+    with _naming(file):
+        # Read at once: a chunk, all patches that have a part in it, and all labels, which become int64.
+        together = [8 * stored.size] if part == "y" else []
+        together += [math.prod(chunks) * kind.itemsize, chunks[0] * math.prod(shape)] if chunks else []
+        if reason := excess(max(together, default=0), "bytes"):
+            raise Refused(f"{reason} (in {part!r})")
+        # HDF5 returns zeros for what was never written.
+        needed = math.prod(-(-n // m) for n, m in zip(sizes, chunks, strict=True)) if chunks else stored.nbytes
+        if (stored.id.get_num_chunks() if chunks else stored.id.get_storage_size()) < needed:
+            raise Refused(f"is incomplete: a part of {part!r} was never written; write it again")
+    return stored
+
+
+def read_part(stored: Any, where: int | slice, failure: str) -> np.ndarray:
+    """Read a part of a dataset. Whatever goes wrong is a ValueError that begins with ``failure``."""
+    try:
+        return stored[where]
+    except Exception as error:  # h5py raises errors of every kind
+        raise ValueError(f"{failure}: {error}") from error
 
 
 def patches_per_read(patches: Any) -> int:
@@ -121,9 +169,6 @@ def patches_per_read(patches: Any) -> int:
 def read_labels(file: str | Path) -> np.ndarray:
     """The labels in an HDF5 file, checked."""
     with open_part(file, "y") as stored:
-        try:
-            labels = stored[:].reshape(-1)
-        except OSError as error:
-            raise ValueError(f"cannot read y of {str(file)!r}: {error}") from error
+        labels = read_part(stored, slice(None), f"cannot read y of {str(file)!r}").reshape(-1)
     check_labels(labels, 2, f"labels in {str(file)!r}")
     return labels.astype(np.int64)
