@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -152,3 +153,25 @@ def test_servers_that_do_not_have_it(server, tmp_path, monkeypatch):
     places = (f"{server.url}/elsewhere/", f"{server.url}/")
     monkeypatch.setitem(REMOTES, "plain", Remote("", places, REMOTES["plain"].files))
     assert fetch("plain", tmp_path)[0].read_bytes() == DATA, "the second place is tried"
+
+
+def test_servers_that_send_without_end(server, tmp_path, monkeypatch):
+    monkeypatch.setitem(REMOTES, "plain", Remote("", (), REMOTES["plain"].files, most=len(DATA)))
+    assert fetch("plain", tmp_path / "fits", mirror=server.url)[0].read_bytes() == DATA
+    server.files["/d/a.bin"] = DATA * 20
+    with pytest.raises(OSError, match=r"it has more than 1,024,000 bytes, so the download was deleted"):
+        fetch("plain", tmp_path / "new", mirror=server.url)
+    assert names(tmp_path / "new") == []
+
+
+def test_links_and_pipes_are_not_written_to(server, tmp_path):
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "a.bin.part").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match=r"a.bin.part' is a link"):
+        fetch("plain", tmp_path, mirror=server.url)
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+    (tmp_path / "a.bin.part").unlink()
+    for name in ("a.bin.part", "a.bin"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ValueError, match=rf"{name}' is not a regular file"):
+            fetch("plain", tmp_path, mirror=server.url)

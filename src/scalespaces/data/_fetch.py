@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 from scalespaces._extras import require
-from scalespaces._files import prepare, replacing
+from scalespaces._files import prepare, regular, replacing
 from scalespaces._progress import Progress
 
 _BLOCK = 2**18
@@ -24,6 +24,7 @@ class Remote:
     urls: tuple[str, ...]
     files: dict[str, str]
     unpack: bool = False
+    most: int = 2**33  # bytes of each file
 
 
 REMOTES = {
@@ -36,6 +37,7 @@ REMOTES = {
             "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
             "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
         },
+        most=2**24,
     ),
     "fashion-mnist": Remote(
         "70,000 pieces of clothing of 28 x 28 pixels (IDX, 30 MB)",
@@ -46,6 +48,7 @@ REMOTES = {
             "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
             "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
         },
+        most=2**25,
     ),
     # The authors' page swaps the checksums of valid and test; these belong to the files' names.
     "pcam": Remote(
@@ -86,18 +89,18 @@ def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bo
         raise ValueError(f"no dataset is called {name!r}; there are {', '.join([*REMOTES, *BY_HAND])}")
     remote = REMOTES[name]
     urls = remote.urls if mirror is None else (mirror.rstrip("/") + "/",)
-    return [_fetch_file(urls, Path(folder, file), md5, remote.unpack, force) for file, md5 in remote.files.items()]
+    return [_fetch_file(urls, remote, Path(folder, file), md5, force) for file, md5 in remote.files.items()]
 
 
-def _fetch_file(urls: tuple[str, ...], path: Path, md5: str, unpack: bool, force: bool) -> Path:
-    final = path.with_suffix("") if unpack else path
+def _fetch_file(urls: tuple[str, ...], remote: Remote, path: Path, md5: str, force: bool) -> Path:
+    final = path.with_suffix("") if remote.unpack else path
     if final.exists() and not force:
-        if not unpack and _md5(final) != md5:
+        if not remote.unpack and _md5(final) != md5:
             raise FileExistsError(f"{str(final)!r} exists, with another checksum; move it or use force to replace it")
         return final  # unpacked files are in place only if the checksum was right
     if not (path.exists() and _md5(path) == md5):
-        _download(urls, prepare(path), md5)
-    if unpack:
+        _download(urls, prepare(path), md5, remote.most)
+    if remote.unpack:
         try:
             with gzip.open(path) as packed, replacing(final) as draft, draft.open("wb") as out:
                 shutil.copyfileobj(packed, out, _BLOCK)
@@ -107,13 +110,15 @@ def _fetch_file(urls: tuple[str, ...], path: Path, md5: str, unpack: bool, force
     return final
 
 
-def _download(urls: tuple[str, ...], path: Path, md5: str) -> None:
+def _download(urls: tuple[str, ...], path: Path, md5: str, most: int) -> None:
     requests, urllib3 = (require(name, "train") for name in ("requests", "urllib3"))
     part, failures = path.with_name(path.name + ".part"), []
+    if part.is_symlink():
+        raise OSError(f"{str(part)!r} is a link, and the download would overwrite another file; delete the link")
     for base in urls:
         url = urljoin(base, path.name)
         try:
-            _receive(url, part)
+            _receive(url, regular(part), most)
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             response = getattr(error, "response", None)
             reason = error if response is None else f"the server says {response.status_code} {response.reason}"
@@ -122,13 +127,14 @@ def _download(urls: tuple[str, ...], path: Path, md5: str) -> None:
         if _md5(part) == md5:
             os.replace(part, path)
             return
+        wrong = f"it has more than {most:,} bytes" if part.stat().st_size > most else "its checksum is wrong"
         part.unlink()
-        failures.append(f"{url}: its checksum is wrong, so the download was deleted")
+        failures.append(f"{url}: {wrong}, so the download was deleted")
     raise OSError(f"cannot download {path.name}; {'; '.join(failures)}; run it again to resume where it stopped")
 
 
-def _receive(url: str, part: Path) -> None:
-    """Download what is still missing of a file."""
+def _receive(url: str, part: Path, most: int) -> None:
+    """Download what is still missing of a file, and stop when it has more than ``most`` bytes."""
     have = part.stat().st_size if part.exists() else 0
     # Compressed files are stored as they are.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
@@ -139,14 +145,16 @@ def _receive(url: str, part: Path) -> None:
         if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0  # the server starts over
         length = response.headers.get("Content-Length")
-        total = None if length is None else have + int(length)
+        total = have + int(length) if length and length.isdecimal() else None
         with part.open("ab" if have else "wb") as out, Progress(url, total, " MB", 1e6) as line:
             line.add(have)
             for block in response.raw.stream(_BLOCK, decode_content=False):
                 out.write(block)
                 line.add(len(block))
+                if out.tell() > most:
+                    break
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as stream:
+    with regular(path).open("rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
