@@ -47,7 +47,7 @@ def read_picture(file: str | os.PathLike[str]) -> Picture:
         size, most = path.stat().st_size / 2**20, MOST_BYTES // 2**20
         raise ValueError(f"{name} has {size:.0f} MiB, but images may have at most {most}; reduce it")
     try:
-        pixels, note = decode_file(path, _decode, "app")
+        pixels, note = decode_file(path, _decode, "app", formats=None)
     except ValueError as error:
         if isinstance(error.__cause__, pillow.DecompressionBombError):
             raise ValueError(f"{name} has far too many pixels, more than {MOST_PIXELS:,}; reduce it") from error

@@ -32,7 +32,7 @@ _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "p
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("image").add_argument
-    add("--image", metavar="FILE", help="any image Pillow reads (default: a photograph that comes with the package)")
+    add("--image", metavar="FILE", help="PNG, JPEG, TIFF, BMP, WebP or PPM (default: a photograph that comes with it)")
     add("--size", type=positive, metavar="N", help="side of the center crop, in pixels (default: all of the image)")
     add("--no-fit", action="store_true", help="do not extend the image to a size that suits the padding at all scales")
     add = parser.add_argument_group("network").add_argument

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,14 +37,15 @@ class Refused(ValueError):
     """What is wrong with the contents of a file, as a phrase that follows the file's name."""
 
 
-def decode_file(file: str | Path, decode: Callable[[Any], T], extra: str = "train") -> T:
+def decode_file(
+    file: str | Path, decode: Callable[[Any], T], extra: str = "train", formats: Sequence[str] | None = FORMATS
+) -> T:
     """Open a file with Pillow and decode it. Every failure is a ValueError that names the file.
 
-    Formats other than ``FORMATS``, too many pixels and missing strips are refused before anything is decoded. The app
-    (``extra="app"``) has a list and limits of its own, in its ``decode``.
+    Other formats, too many pixels and missing strips are refused before anything is decoded; with ``formats=None``,
+    ``decode`` has to do that.
     """
     pillow: Any = require("PIL.Image", extra)
-    formats = None if extra == "app" else FORMATS
     if (pillow.MAX_IMAGE_PIXELS or math.inf) < most("pixels"):  # or Pillow would refuse what the environment allows
         pillow.MAX_IMAGE_PIXELS = most("pixels")
     path = regular(file)
@@ -60,7 +61,7 @@ def decode_file(file: str | Path, decode: Callable[[Any], T], extra: str = "trai
             raise ValueError(f"cannot read {str(file)!r}: {error.strerror}") from error
         reason = str(error)
         if formats and isinstance(error, pillow.UnidentifiedImageError):
-            reason = f"it is none of {', '.join(FORMATS)}, or damaged; convert it"
+            reason = f"it is none of {', '.join(formats)}, or damaged; convert it"
         elif isinstance(error, (pillow.DecompressionBombError, pillow.DecompressionBombWarning)):
             reason += "; if you trust it, set SCALESPACES_MAX_PIXELS in the environment to allow more"
         raise ValueError(f"{str(file)!r} is not an image that Pillow reads: {reason}") from error
