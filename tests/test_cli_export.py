@@ -20,7 +20,8 @@ def test_export_of_a_converted_model(tmp_path, capsys, monkeypatch):
     assert "load(path, model=...)" in fails(capsys, "export", str(source), str(path))
     assert "a model is named by" in fails(capsys, "export", str(source), str(path), "--model", "torch.nn")
     monkeypatch.setattr(torch.nn, "other_model", other_model, raising=False)
-    said = "--model torch.nn:other_model --size 12 17 --batch 2 --levels --normalize"
+    said = f"--allow-source torch --allow-source {__name__} "
+    said += "--model torch.nn:other_model --size 12 17 --batch 2 --levels --normalize"
     assert main(["export", str(source), str(path), *said.split()]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"wrote {path}: image (2, 3, 12, 17) -> output, level_0, level_1; differs from PyTorch by ")

@@ -199,7 +199,7 @@ def test_errors(model, images, tmp_path, capsys):
         ((file, str(tmp_path / "absent"), *out), f"no file or folder '{tmp_path / 'absent'}'"),
         ((file, str(tmp_path / "empty"), *out), "files that end in .png, .jpg"),
         ((__file__, good, *out), "is not a safetensors file"),
-        ((file, good, *out, "--model", "torch.nn:Identity"), "leave out the model"),
+        ((file, good, *out, "--model", "torch.nn:Identity", "--allow-source", "torch"), "leave out the model"),
         ((file, good, *out, "--device", "abacus"), "no device 'abacus' is available; use auto or one of cpu"),
         ((file, good, *out, "--batch", "0"), "expected a whole number of at least 1"),
         ((file, good, *out, "--overlay"), "--overlay is for networks that answer for every pixel"),

@@ -3,8 +3,12 @@
 import copy
 import inspect
 import json
+import os
 import sys
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -199,13 +203,16 @@ def here(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+HERE = ["nets_of_the_day", "torch"]
+
+
 def test_a_function_in_the_current_directory(here):
     path = list(sys.path)
-    model = build("nets_of_the_day:net", {"channels": 2})
+    model = build("nets_of_the_day:net", {"channels": 2}, HERE)
     assert isinstance(model, nn.Conv2d)
     assert (model.in_channels, model.out_channels, sys.path) == (2, 5, path)
-    assert isinstance(build("nets_of_the_day:Holder.inner"), nn.Identity)
-    conv = build("torch.nn:Conv2d(in_channels=1, out_channels=2, kernel_size=(3, 5))", {"bias": False})
+    assert isinstance(build("nets_of_the_day:Holder.inner", allow=HERE), nn.Identity)
+    conv = build("torch.nn:Conv2d(in_channels=1, out_channels=2, kernel_size=(3, 5))", {"bias": False}, HERE)
     assert isinstance(conv, nn.Conv2d)
     assert (conv.kernel_size, conv.bias) == ((3, 5), None)
 
@@ -226,9 +233,93 @@ def test_a_function_in_the_current_directory(here):
 def test_what_is_no_model_is_named(place, arguments, message, here):
     path = list(sys.path)
     with pytest.raises(ValueError, match=r"a model is named by") as error:
-        build(place, arguments)
+        build(place, arguments, [*HERE, "no_such_module", "builtins"])
     assert message in str(error.value)
     assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments"),
+    [
+        ("os:system", {"command": "touch ran"}),
+        ("os:system(command='touch ran')", None),
+        ("subprocess:Popen", {"args": ["touch", "ran"]}),
+        ("builtins:exec", None),
+        ("torch.hub:load", {"repo_or_dir": ".", "model": "net", "source": "local"}),
+        ("runs_when_imported:net", None),
+        ("timmy:create_model", None),
+        (":system", None),
+        ("scalespaces.cli:sys.exit", None),  # imported there, not defined
+        ("scalespaces.models._registry:os.system", {"command": "touch ran"}),
+    ],
+)
+def test_strings_run_code_of_few_packages_only(place, arguments, here):
+    (here / "runs_when_imported.py").write_text("open('ran', 'w').close()\n")
+    with pytest.raises(ValueError, match=r"a function of timm, .*code of .*; if you trust that package, use --allow-"):
+        build(place, arguments)
+    with pytest.raises(ValueError, match="code of"):
+        build(place, arguments, ["runs_when_imported.models", "o"])
+    assert not (here / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments"),
+    [
+        ("scalespaces.cli:main", {"argv": ["export"]}),
+        ("scalespaces.train:train", {"recipe": "recipe.yaml", "out": "out"}),
+        (
+            "scalespaces.models._registry:build",
+            {"place": "os:system", "arguments": {"command": "touch ran"}, "allow": ["os"]},
+        ),
+        ("scalespaces:models._registry.build", {"place": "os:system", "arguments": {"command": "touch ran"}}),
+        ("scalespaces.data:photograph", None),
+        ("scalespaces:__version__.format", None),
+    ],
+)
+def test_known_packages_give_networks_and_run_nothing_else(place, arguments, here):
+    with pytest.raises(ValueError, match=r"not a public class of networks|code of"):
+        build(place, arguments)
+    assert not (here / "ran").exists()
+
+
+def test_known_packages_are_not_taken_from_the_current_directory(here):
+    for name in ("timm", "segmentation_models_pytorch"):
+        (here / f"{name}.py").write_text("open('ran', 'w').close()\n")
+        with suppress(ValueError):  # it may be installed
+            build(f"{name}:no_such_network")
+    assert not (here / "ran").exists()
+    assert isinstance(build("scalespaces.models:create_model", {"name": "cnn"}), nn.Module)
+    assert isinstance(build("scalespaces.models:ConvNet(num_classes=3)"), nn.Module)
+
+
+def test_factories_of_known_packages_unpickle_no_code(here, monkeypatch):
+    package = ModuleType("timm")
+
+    def create_model(path):
+        return torch.load(path, weights_only=False)
+
+    create_model.__module__ = "timm"
+    monkeypatch.setattr(package, "create_model", create_model, raising=False)
+    monkeypatch.setitem(sys.modules, "timm", package)
+    torch.save(Path("x"), here / "weights.pt")
+    before = dict(os.environ)
+    with pytest.raises(ValueError, match=r"a model is named by .*[Ww]eights"):
+        build("timm:create_model", {"path": str(here / "weights.pt")})
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("number", [10**9, 1e9, 2**200])
+def test_absurd_numbers_of_classes_are_refused_before_memory_is_taken(number, here, monkeypatch):
+    for make in (
+        lambda: create_model("s_cnn", num_classes=number),
+        lambda: build("nets_of_the_day:net", {"num_classes": number}, HERE),
+    ):
+        with pytest.raises(ValueError, match=r"num_classes is at most 32,768, got .*set SCALESPACES_MAX_CLASSES"):
+            make()
+    with pytest.raises(ValueError, match=r"num_classes is at most 32,768"):
+        build(f"nets_of_the_day:net(num_classes={number})", allow=HERE)
+    monkeypatch.setenv("SCALESPACES_MAX_CLASSES", "40000")
+    assert create_model("cnn", num_classes=40000).linear.out_features == 40000
 
 
 @pytest.mark.parametrize("init", ["paper", "he"])

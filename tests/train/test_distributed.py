@@ -61,7 +61,8 @@ def segmentation(roots: dict[str, Path]) -> list[str]:
 
 
 def converted(roots: dict[str, Path]) -> list[str]:
-    said = "--model.source=tests.train.test_recipes:foreign --model.arguments.in_channels=1 --model.lift.num_levels=2"
+    said = "--allow-source=tests --model.source=tests.train.test_recipes:foreign --model.arguments.in_channels=1"
+    said += " --model.lift.num_levels=2"
     return [*said.split(), *(word for word in small_run(roots["idx"], 8, *SGD) if not word.startswith("--model"))]
 
 

@@ -356,7 +356,14 @@ def test_converted_networks_and_names_that_come_from_folders(folder, tmp_path, c
     files = [str(tmp_path / name / "network.safetensors") for name in ("x", "y")]
     arguments = ["--kind", "idx", "--root", str(folder / "data"), "--splits", "test_1", "--limit", "5"]
     assert "load(path, model=...)" in fails(capsys, "evaluate", *files, *arguments)
-    arguments += ["--model", "tests.train.test_recipes:foreign(in_channels=1)", "--pool", "probabilities"]
+    arguments += [
+        "--model",
+        "tests.train.test_recipes:foreign(in_channels=1)",
+        "--allow-source",
+        "tests",
+        "--pool",
+        "probabilities",
+    ]
     assert main(["evaluate", *files, *arguments]) == 0
     out = capsys.readouterr().out
     assert "\nx         " in out

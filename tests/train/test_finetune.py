@@ -42,8 +42,8 @@ def options(root: Path, *more: str, converted: bool = False) -> list[str]:
 def run(root: Path, out: Path, *more: str, converted: bool = False) -> tuple[Recipe, set[str], set[str]]:
     """Train. Returns the recipe, the names of what changed, and all names."""
     recipe = load_recipe(None, options(root, *more, converted=converted))
-    train(recipe, out)
-    old, new = make_network(recipe, 1, 10).state_dict(), last_weights(out)
+    train(recipe, out, allow_source=[__name__])
+    old, new = make_network(recipe, 1, 10, [__name__]).state_dict(), last_weights(out)
     return recipe, {name for name in old if not torch.equal(old[name], new[f"network.{name}"])}, set(old)
 
 
@@ -65,7 +65,7 @@ def test_the_head_comes_first(root, tmp_path, converted):
 def test_rates_fall_with_depth(root, converted, levels):
     said = options(root, "--finetune.layer_decay=0.5", f"--levels.pool={levels}", converted=converted)
     recipe = load_recipe(None, [*said, "--finetune.freeze=['*.bias']"])
-    task = Task(make_network(recipe, 1, 10), recipe, 10)
+    task = Task(make_network(recipe, 1, 10, [__name__]), recipe, 10)
     (optimizer,), _ = task.configure_optimizers()
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     layers = [["model.0", "model.1"], ["model.3", "model.4"], ["model.7"]]  # norms are with their convolutions
@@ -117,7 +117,7 @@ def test_trust_is_fitted_to_the_best_network(root, tmp_path, precision):
     run(root, tmp_path / "plain", *said, "--levels.pool=probabilities")
     best = last_weights(tmp_path / "trust")  # of the only epoch
     assert_close(best, last_weights(tmp_path / "plain"), rtol=0, atol=0)
-    expected: Any = make_network(recipe, 1, 10).to(best["network.linear.weight"].dtype)
+    expected: Any = make_network(recipe, 1, 10, [__name__]).to(best["network.linear.weight"].dtype)
     expected.load_state_dict({name.removeprefix("network."): value for name, value in best.items()})
     images = open_split(recipe.data, "train")
     shown, labels = [to_unit(image) for image, _ in images], [label for _, label in images]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import signal
 import subprocess
@@ -68,7 +69,7 @@ def small(name: str, made: dict[str, Path]) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_recipe_runs(name, made, tmp_path):
     recipe = load_recipe(RECIPES / f"{name}.yaml", small(name, made))
-    result = train(recipe, tmp_path / "out")
+    result = train(recipe, tmp_path / "out", allow_source=[__name__])
     assert result.steps == 2
     source = foreign(3) if recipe.model.source else None
     network = models.load(result.folder / "model.safetensors", source)
@@ -133,16 +134,16 @@ def test_the_lift_is_overridden_key_by_key():
 def test_a_source_is_lifted_and_converted():
     said = [f"--model.source={__name__}:foreign", "--model.lift.num_levels", "3", "--data.kind=idx", "--data.root=x"]
     said += ['--model.convert={"interaction": ["0"], "features": "8"}', "--model.convert.scale_pool", "max"]
-    network: Any = make_network(load_recipe(None, said), 3, 10)
+    network: Any = make_network(load_recipe(None, said), 3, 10, [__name__])
     assert network.lift.config == Lift(3).config
     config = {"interaction": ["0"], "scale_padding": "zeros", "scale_pool": "max", "pool_before": None, "features": "8"}
     assert network.config == {"lift": Lift(3).config, **config, "smallest_level": None}
-    plain: Any = make_network(load_recipe(None, said[:5]), 3, 10)
+    plain: Any = make_network(load_recipe(None, said[:5]), 3, 10, [__name__])
     assert plain.config["scale_pool"] == "mean"
-    network = make_network(load_recipe(None, [*said, "--model.convert.pool_before=8"]), 3, 10)
+    network = make_network(load_recipe(None, [*said, "--model.convert.pool_before=8"]), 3, 10, [__name__])
     assert network.config["pool_before"] == "8"
     with pytest.raises(ValueError, match="features is the name of a module, got '9'"):
-        make_network(load_recipe(None, [*said, "--model.convert.features=9"]), 3, 10)
+        make_network(load_recipe(None, [*said, "--model.convert.features=9"]), 3, 10, [__name__])
 
 
 PCAM = RECIPES / "pcam_s_densenet.yaml"
@@ -194,6 +195,87 @@ def test_wrong_files_are_refused(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         load_recipe(file)
+
+
+MANY = "".join(f"  key_{n}: 1\n" for n in range(20_000))
+CODE = "{class_path: runs_when_imported.Thing}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: &a {name: cnn, arguments: {deeper: *a}}" + IDX, "may not have aliases"),
+        ("a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n", "may not have aliases"),
+        ("a: &a {b: 1}\nb: &b {c: *a, d: *a}\n", "may not have aliases"),
+        (f"model:\n name: cnn\n arguments: '{{a: &a [1, 1], b: [*a, *a]}}'{IDX}", "may not have aliases"),
+        (
+            "model:\n name: cnn\n arguments:\n" + MANY + IDX,
+            "more than 2,048 values; to raise the limit, set SCALESPACES",
+        ),
+        ("model: " + "[" * 100_000, "more than 16 levels of nesting"),
+        ("model: " + "{a: " * 100_000, "more than 16 levels of nesting"),
+        ("#" * 2**21, "more than 1,048,576 bytes"),
+        ("seed: " + "1:" * 5000 + "1\n", "values of more than 4,096 letters"),
+        ("model: {name: cnn}\nseed: 1" + "0" * 4000 + IDX, "seed is from 0 to 2**63 - 1, got 1000"),
+        ("model: {name: cnn}\noptimizer: {lr: 1" + "0" * 400 + "}" + IDX, "too large"),
+        ("model: {name: cnn, arguments: {a: !!binary aGFsbG8=}}" + IDX, "may not have tags"),
+        ("? {a: b}\n: c\n", "unknown key"),
+        ("hello", "a recipe's config is keys and values"),
+        ("", "a recipe's config is keys and values"),
+        ("model: {name: cnn}\ntrainer:\n" + IDX, "trainer has keys and values"),
+        ("model: {name: cnn}\nallow_source: [os]\n" + IDX, "unknown key 'allow_source'"),
+        ("model: {name: cnn}\nout: x\n" + IDX, "unknown key 'out'"),
+        ("recipe: other.yaml\n", "unknown key 'recipe'"),
+        ("model: runs_when_imported.Thing" + IDX, "model has keys and values"),
+        (f"model: {{name: cnn, arguments: {{a: {CODE}}}}}{IDX}", "may not have a key 'class_path'"),
+        (f"model: {{name: cnn, arguments: {{a: [{CODE}]}}}}{IDX}", "may not have a key 'class_path'"),
+        (f"model: {{name: cnn, arguments: {{a: '{CODE}'}}}}{IDX}", "may not have a key 'class_path'"),
+        (f"model: {{name: cnn, arguments: '{{a: {CODE}}}'}}{IDX}", "may not have a key 'class_path'"),
+        ("model.arguments.a.class_path: runs_when_imported.Thing\n", "may not have a key 'class_path'"),
+        (
+            "model: {name: cnn}\ndata: {kind: idx, root: x, num_classes: 1000000000}",
+            "data.num_classes is at most 32,768",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_hostile_files_are_refused_at_once_and_run_nothing(tmp_path, monkeypatch, capsys, text, message):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "runs_when_imported.py").write_text("open('ran', 'w').close()\nclass Thing: pass\n")
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(text)
+    for words in (["recipe.yaml"], ["--recipe=recipe.yaml"]):
+        assert message in fails(capsys, "train", *words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "runs_when_imported.py"]
+
+
+def test_good_recipes_may_look_strange(tmp_path, monkeypatch):
+    file, patterns = tmp_path / "recipe.yaml", ["*.bias", "layer1.*", "&a", "[ab]*", "a: b"]
+    file.write_text(f"model: {{name: cnn}}\nfinetune: {{freeze: {patterns}}}{IDX}")
+    assert load_recipe(file).finetune.freeze == patterns
+    monkeypatch.setenv("SCALESPACES_MAX_VALUES", "10")
+    with pytest.raises(ValueError, match="more than 10 values"):
+        load_recipe(file)
+
+
+def test_pipes_and_files_for_a_section_are_refused(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for words in ([str(tmp_path / "pipe.yaml")], [f"--recipe={tmp_path / 'pipe.yaml'}"]):
+        assert "not a regular file" in fails(capsys, "train", *words)
+    assert "files go to --recipe" in fails(capsys, "train", "--model", "pipe.yaml")
+
+
+def test_a_recipe_runs_no_code_and_cannot_allow_it(tmp_path, monkeypatch, capsys, made):
+    monkeypatch.chdir(tmp_path)
+    data = f"\ndata: {{kind: idx, root: {made['mnist_scale']}}}\n"
+    Path("recipe.yaml").write_text("model: {source: 'os:system', arguments: {command: touch ran}}" + data)
+    assert "if you trust that package, use --allow-source os" in fails(capsys, "train", "recipe.yaml")
+    assert not Path("ran").exists()
+    said = ["--allow-source", __name__, "--trainer.max_steps=1", "--data.workers=0", "--data.batch_size=2"]
+    source = f"model: {{source: '{__name__}:foreign', arguments: {{in_channels: 1}}}}"
+    Path("recipe.yaml").write_text(source + data)
+    assert "--allow-source" in fails(capsys, "train", "recipe.yaml")
+    assert main(["train", "recipe.yaml", *said]) == 0
 
 
 HEAD, TRUST = ["--finetune.head_first=1"], ["--levels.pool=trust"]

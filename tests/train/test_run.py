@@ -67,7 +67,7 @@ def test_computing_again_changes_nothing_and_is_for_known_blocks(root, tmp_path)
     assert_close(weights(tmp_path / "again"), weights(tmp_path / "kept"), rtol=0, atol=0)
     arguments = ["--model.source=torch.nn:ReLU", "--data.kind=idx", f"--data.root={root}", "--trainer.recompute=true"]
     with pytest.raises(ValueError, match=r"trainer.recompute needs a network whose blocks are known, got Converted"):
-        make_network(load_recipe(None, arguments), 1, 10)
+        make_network(load_recipe(None, arguments), 1, 10, ["torch"])
 
 
 @pytest.mark.slow

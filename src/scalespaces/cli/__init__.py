@@ -88,10 +88,24 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_source(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add ``--model``, the source of a converted network."""
+    """Add ``--model``, the source of a converted network, and ``--allow-source``."""
     about = "for a converted network, the function that makes the original model: torchvision.models:resnet18, or with "
     about += "arguments, 'timm:create_model(model_name=\"resnet18\")'"
     parser.add_argument("--model", metavar="MODULE:FUNCTION", help=about)
+    add_allowed(parser)
+
+
+def add_allowed(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add ``--allow-source``."""
+    about = "a package whose code may run to make the model, such as your own; may be given several times"
+    parser.add_argument("--allow-source", action="append", metavar="PACKAGE", help=about)
+
+
+def source(args: argparse.Namespace) -> Any:
+    """The model that ``--model`` names, or None."""
+    from scalespaces.models._registry import build
+
+    return args.model and build(args.model, allow=args.allow_source or ())
 
 
 def whole(rule: str, allowed: range, text: str) -> int:

@@ -14,10 +14,9 @@ from pathlib import Path
 from scalespaces import models
 from scalespaces._files import refuse_existing
 from scalespaces._progress import progress
-from scalespaces.cli import Parser, add_source, positive, seed
+from scalespaces.cli import Parser, add_source, positive, seed, source
 from scalespaces.data._folders import image_files
 from scalespaces.models._calibrate import SCALES
-from scalespaces.models._registry import build
 from scalespaces.train._predict import channels_of, device_called, read_channels, to_input
 
 
@@ -38,12 +37,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    source, folder = Path(args.file), Path(args.images)
-    out = Path(args.out or source.with_name(f"{source.stem}-calibrated{source.suffix}"))
+    file, folder = Path(args.file), Path(args.images)
+    out = Path(args.out or file.with_name(f"{file.stem}-calibrated{file.suffix}"))
     if not folder.is_dir():
         raise NotADirectoryError(f"--images is a folder, got {args.images!r}")
     refuse_existing([out], args.force)
-    network = models.load(source, args.model and build(args.model), device=device_called(args.device))
+    network = models.load(file, source(args), device=device_called(args.device))
     files, classes = sorted(image_files(folder)), list(network.card.classes)
     labels = [_label(file, classes) for file in files] if args.labels else None
     if not network.card.mean:

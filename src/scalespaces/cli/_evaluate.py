@@ -15,9 +15,9 @@ from torch import nn
 
 from scalespaces import models
 from scalespaces._files import prepare, write_json
-from scalespaces.cli import Parser, add_source, natural, positive, seed
+from scalespaces.cli import Parser, add_source, natural, positive, seed, source
 from scalespaces.data._open import Kind
-from scalespaces.models._registry import build
+from scalespaces.models._network import check_classes
 from scalespaces.plotting import check_writable, plot_over_scales
 from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
 from scalespaces.train._evaluate import Baselines, evaluate
@@ -66,8 +66,9 @@ def run(args: argparse.Namespace) -> None:
     if args.plot is not None:
         check_writable(args.plot)
     files = dict(zip(_names(args.files, args.names), args.files, strict=True))
-    source = args.model and build(args.model)
-    networks = {name: _load(file, source) for name, file in files.items()}
+    check_classes("--classes", args.classes)
+    original = source(args)
+    networks = {name: _load(file, original) for name, file in files.items()}
     own = len(describe_answers(next(iter(networks.values())))[0])
     options = DataOptions(
         args.kind,

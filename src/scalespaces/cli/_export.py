@@ -10,9 +10,8 @@ import sys
 from typing import Any
 
 from scalespaces import models
-from scalespaces.cli import Parser, add_source, positive, progress
+from scalespaces.cli import Parser, add_source, positive, progress, source
 from scalespaces.models._export import check_format
-from scalespaces.models._registry import build
 
 
 def add_arguments(parser: Parser) -> None:
@@ -32,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     check_format(args.out)
-    network: Any = models.load(args.file, args.model and build(args.model))
+    network: Any = models.load(args.file, source(args))
     if models.Card.of(network).mean and not args.normalize:
         print("note: images must be normalized first; --normalize adds that to the graph", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("size", "batch", "static", "levels", "normalize")}

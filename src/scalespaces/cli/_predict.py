@@ -22,10 +22,9 @@ from scalespaces import models
 from scalespaces._extras import require
 from scalespaces._files import refuse_existing, replacing, write_json
 from scalespaces._progress import progress
-from scalespaces.cli import Parser, add_source, natural, positive
+from scalespaces.cli import Parser, add_source, natural, positive, source
 from scalespaces.data._folders import image_files
 from scalespaces.data._pixels import SUFFIXES
-from scalespaces.models._registry import build
 from scalespaces.train import _predict as predict
 from scalespaces.train._levels import LevelPool, says_image_only
 
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     files, out = _find(args.images), Path(args.out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         refuse_existing([out], args.force)
-    model = models.load(args.file, args.model and build(args.model), device=predict.device_called(args.device))
+    model = models.load(args.file, source(args), device=predict.device_called(args.device))
     classes, pixels = predict.describe_answers(model)
     notes = [says_image_only(model)] if args.pool == "model" else []
     if not models.Card.of(model).mean:

@@ -1,6 +1,8 @@
 """The interface of every network with levels, its card, and the base class of networks built by name."""
 
 import math
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from scalespaces.theory._arguments import check_choice, check_integer
 Layout = Sequence[int | None]
 Size = Sequence[int]  # of a filter: levels, height and width
 LiftLike = Lift | Mapping[str, Any] | None  # a lift, or arguments that differ from a network's own
+_LARGEST = sys.float_info.max
+MOST_CLASSES = 2**15  # their confusion matrix takes 8 GiB
 
 
 class ImageTooSmallError(ValueError):
@@ -59,7 +63,7 @@ class Card:
         classes, mean, std = tuple(self.classes), tuple(self.mean), tuple(self.std)
         if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
             raise ValueError(f"classes must be different strings, got {classes!r:.80}")
-        numbers = all(isinstance(n, float | int) and not isinstance(n, bool) and math.isfinite(n) for n in mean + std)
+        numbers = all(isinstance(n, float | int) and not isinstance(n, bool) and abs(n) <= _LARGEST for n in mean + std)
         if not numbers or len(mean) != len(std) or any(value <= 0 for value in std):
             rule = "mean and std need one finite number per channel, and std must be above zero"
             raise ValueError(f"{rule}, got {mean!r:.80} and {std!r:.80}")
@@ -282,6 +286,14 @@ class NamedNetwork(ScaleNetwork):
         if self.scale_pool.mode == "probabilities":  # features have none
             return NamedNetwork.pool(self, features, size)
         return self.pool(features, size)
+
+
+def check_classes(name: str, number: object) -> None:
+    """Refuse more classes than fit into memory, before it is taken."""
+    most = int(os.environ.get("SCALESPACES_MAX_CLASSES", MOST_CLASSES))
+    if isinstance(number, int | float) and number > most:
+        got = f"{number:,}" if number < 2**63 else "far more"
+        raise ValueError(f"{name} is at most {most:,}, got {got}; to raise the limit, set SCALESPACES_MAX_CLASSES")
 
 
 def first_channels(model: nn.Module) -> int:

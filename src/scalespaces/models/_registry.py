@@ -5,15 +5,16 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import nn
 
-from scalespaces.models._network import NamedNetwork, plain
+from scalespaces.models._network import NamedNetwork, check_classes, plain
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.nn._lift import PAPER, as_lift
 from scalespaces.theory._arguments import check_choice, did_you_mean
@@ -105,6 +106,7 @@ def create_model(name: str, *, preset: str = "recommended", **arguments: Any) ->
         raise TypeError(f"{key} is an argument of the lift, so it goes there: lift={{{key!r}: {arguments[key]!r}}}")
     _refuse_unknown(f"{name} takes no argument", arguments, defaults, TypeError)
     own = as_lift(defaults.get("lift"), {"num_levels": 1}).config | chosen.get("lift", {})
+    check_classes("num_classes", arguments.get("num_classes"))
     merged = plain(defaults | chosen | arguments | {"lift": as_lift(arguments.get("lift"), own).config})
     model = found.build(**merged)
     model.config = {"name": name, **merged}
@@ -128,30 +130,94 @@ def _refuse_unknown(complaint: str, names: Iterable[str], known: Iterable[str], 
             raise error(f"{complaint} {name!r}{did_you_mean(name, known)} (there are {', '.join(known)})")
 
 
-def build(place: str, arguments: Mapping[str, object] | None = None) -> nn.Module:
-    """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes."""
-    # The module may be a file in the current directory. Plain arguments may follow the function, as in
-    # "timm:create_model(model_name='resnet18', num_classes=3)".
+SOURCES = ("timm", "torchvision", "segmentation_models_pytorch", "scalespaces")
+"""Packages whose networks a string may name. Others run only if the user allows them."""
+
+
+def build(place: str, arguments: Mapping[str, object] | None = None, allow: Iterable[str] = ()) -> nn.Module:
+    """Call the function or class at ``MODULE:FUNCTION`` and return the model it makes.
+
+    The module belongs to ``SOURCES``, or to a package in ``allow``, which may be a file in the current directory.
+    """
+    # Plain arguments may follow the function, as in "timm:create_model(model_name='resnet18', num_classes=3)".
     function, opened, values = place.partition("(")
     try:
         call = ast.parse(f"f({values if opened else ')'}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
             raise ValueError("arguments need names, as in (num_classes=3)")
         given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords} | dict(arguments or {})
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r}: {error}") from error
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(
+            f"a model is named by MODULE:FUNCTION(name=value, ...), got {place!r:.200}: {error}"
+        ) from error
     module, _, name = function.partition(":")
-    here = os.getcwd()  # where modules are found as well, as ``python -m`` does
-    sys.path.insert(0, here)
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
+    _refuse_foreign(function, module, (*SOURCES, *allow))  # before it is imported, which runs its code
+    check_classes("num_classes", given.get("num_classes"))
     try:
-        model = attrgetter(name)(importlib.import_module(module))(**given)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        with _modules_here() if _within(module, allow) else _weights_only():
+            found = attrgetter(name)(importlib.import_module(module))
+            home = str(getattr(found, "__module__", None))
+            _refuse_foreign(function, home, (*SOURCES, *allow))  # it may be one of the package's own imports
+            if not _within(home, allow) and not _makes_networks(found, f"{module}.{name}"):
+                raise ValueError("it is not a public class of networks, or a function annotated to return one")
+            model = found(**given)
+    except _ForeignError:
+        raise
+    except Exception as error:  # of any package
         takes = f"the arguments {', '.join(given)}" if given else "no arguments"
         rule = f"a model is named by a function of {takes}, MODULE:FUNCTION"
         raise ValueError(f"{rule}, got {function!r}: {error}") from error
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
     if not isinstance(model, nn.Module):
         raise ValueError(f"a model is named by what makes an nn.Module, got {place!r}, a {type(model).__name__}")
     return model
+
+
+class _ForeignError(ValueError):
+    """A string names code of a package that nobody allowed."""
+
+
+def _refuse_foreign(function: str, module: str, allowed: Iterable[str]) -> None:
+    if not _within(module, allowed):
+        rule = f"a model is named by a function of {', '.join(SOURCES)}, or of a package that you allow"
+        way = f"if you trust that package, use --allow-source {module.partition('.')[0]} (allow_source in Python)"
+        raise _ForeignError(f"{rule}, got {function!r:.200}, which is code of {module!r:.80}; {way}")
+
+
+def _within(module: str, packages: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def _makes_networks(found: Any, path: str) -> bool:
+    """Whether it is public and makes networks: packages also have functions that download and write files."""
+    try:
+        made = found if isinstance(found, type) else get_type_hints(found).get("return")
+    except (TypeError, NameError):
+        made = None
+    makes = isinstance(made, type) and issubclass(made, nn.Module)
+    return "._" not in path and (makes or path == "timm.create_model")  # older versions of timm annotate nothing
+
+
+@contextmanager
+def _modules_here() -> Iterator[None]:
+    """Find modules in the current directory as well, as ``python -m`` does."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Read weights without unpickling code, whatever the arguments of a factory say."""
+    key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(key)
+    os.environ[key] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(key)
+        os.environ.update({} if before is None else {key: before})

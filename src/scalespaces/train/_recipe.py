@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +16,9 @@ import yaml
 
 from scalespaces._extras import require
 from scalespaces._files import replacing
+from scalespaces.models._network import check_classes
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
+from scalespaces.theory._arguments import did_you_mean
 from scalespaces.train._data import DataOptions
 from scalespaces.train._levels import LevelPool, Supervision
 
@@ -29,7 +34,8 @@ class ModelOptions:
         arguments: of that network, see ``scalespaces info NAME``; or of the source. num_classes and in_channels follow
             from the data by default.
         file: a safetensors file to start from, with the network and its weights; a converted network also needs source.
-        source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model.
+        source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model. Packages other than timm,
+            torchvision and segmentation_models_pytorch must be allowed with --allow-source PACKAGE.
         convert: arguments of scalespaces.convert for the source, except the lift.
     """
 
@@ -210,7 +216,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed is from 0 to 2**63 - 1, got {self.seed}")
+            raise ValueError(f"seed is from 0 to 2**63 - 1, got {self.seed!s:.40}")
+        check_classes("data.num_classes", self.data.num_classes)
 
     def save(self, path: str | Path) -> None:
         """Write the whole recipe as YAML, which :func:`load_recipe` reads."""
@@ -227,6 +234,9 @@ class Recipe:
         return json.loads(json.dumps(dataclasses.asdict(self)))  # lists for tuples
 
 
+MOST_BYTES, MOST_VALUES, MOST_LETTERS, DEEPEST = 2**20, 2**11, 2**12, 16  # of a recipe's file
+_SECTIONS = tuple(entry.name for entry in dataclasses.fields(Recipe) if entry.name != "seed")
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FREE = {"data.root", "data.workers", "data.table"} | {  # keys that a resumed run may change
     f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "recompute", "checkpoint_every", "log_every")
 }
@@ -235,8 +245,15 @@ _FREE = {"data.root", "data.workers", "data.table"} | {  # keys that a resumed r
 def recipe_parser(**options: Any) -> Any:
     """A parser with an option for every key of a recipe."""
     jsonargparse = require("jsonargparse", "train")
+
+    class RecipeFile(jsonargparse.ActionConfigFile):
+        @staticmethod
+        def apply_config(parser: Any, cfg: Any, dest: str, value: Any) -> None:
+            _check_file(Path(value))
+            jsonargparse.ActionConfigFile.apply_config(parser, cfg, dest, value)
+
     parser = jsonargparse.ArgumentParser(exit_on_error=False, env_prefix=False, allow_abbrev=False, **options)
-    parser.add_argument("--recipe", action=jsonargparse.ActionConfigFile, help="YAML file with these keys")
+    parser.add_argument("--recipe", action=RecipeFile, help="YAML file with these keys")
     parser.add_class_arguments(Recipe, None, fail_untyped=True)
     return parser
 
@@ -252,30 +269,76 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
 def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> tuple[Recipe, Any]:
     """The recipe, and the namespace with all of the parser's options."""
     if path is not None:
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"no recipe {str(path)!r}; scalespaces has its own in the folder recipes")
-        _refuse_duplicates(Path(path))
         words = ["--recipe", str(path), *words]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if option[2:] in _SECTIONS and not (value if equals else following).lstrip().startswith("{"):
+            raise ValueError(f"{option} is one or more keys, as in {option}='{{key: value}}'; files go to --recipe")
     try:
         built = parser.instantiate(parser.parse_args(words))
-    except require("jsonargparse", "train").ArgumentError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    except OSError:
+        raise
+    except Exception as error:  # of the parser, or of Python, about values that no option can have
+        where = "" if path is None or str(path) in str(error) else f"{str(path)!r}: "
+        raise ValueError(f"{where}{' '.join(str(error).split()):.600}") from error
     return Recipe(**{entry.name: getattr(built, entry.name) for entry in dataclasses.fields(Recipe)}), built
 
 
-def _refuse_duplicates(path: Path) -> None:
-    """Refuse duplicate keys: YAML would silently take the last."""
+def _check_file(path: Path) -> None:
+    """Refuse a file that takes long to read, that names code or other files, or whose keys are not a recipe's."""
+    if not path.is_file():  # a pipe might never end
+        got = f"{str(path)!r}, which is not a regular file" if path.exists() else repr(str(path))
+        raise FileNotFoundError(f"no recipe {got}; scalespaces has its own in the folder recipes")
     try:
-        nodes = [yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)]
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"parsing {str(path)!r}: {' '.join(str(error).split())}") from error
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        _refuse(len(content) > MOST_BYTES, f"more than {MOST_BYTES:,} bytes")
+        root = _checked(content.decode("utf-8"))
+        if not isinstance(root, yaml.MappingNode):
+            raise ValueError("a recipe's config is keys and values, as in seed: 1")
+        for key, value in root.value:
+            if str(key.value).partition(".")[0] not in (*_SECTIONS, "seed"):
+                known = f"{did_you_mean(key.value, _SECTIONS)} (there are {', '.join(_SECTIONS)}, seed)"
+                raise ValueError(f"unknown key {key.value!r:.80}{known}")
+            if key.value in _SECTIONS and not isinstance(value, yaml.MappingNode):
+                raise ValueError(f"{key.value} has keys and values, got {value.value!r:.80}")
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"parsing {str(path)!r}: {' '.join(str(error).split()):.300}") from error
+
+
+def _checked(text: str) -> Any:
+    """The root of a YAML text, once it is known that it is soon built and imports nothing."""
+    depth, most = 0, int(os.environ.get("SCALESPACES_MAX_VALUES", MOST_VALUES))
+    for number, event in enumerate(yaml.parse(text, _Loader)):
+        _refuse(isinstance(event, yaml.AliasEvent), "aliases, as in *name")
+        _refuse(getattr(event, "tag", None) not in (None, "!"), "tags, as in !name")
+        _refuse(len(getattr(event, "value", "")) > MOST_LETTERS, f"values of more than {MOST_LETTERS:,} letters")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        _refuse(depth > DEEPEST, f"more than {DEEPEST} levels of nesting")
+        _refuse(number > most, f"more than {most:,} values; to raise the limit, set SCALESPACES_MAX_VALUES")
+    root = yaml.compose(text, _Loader)
+    nodes = [root]
     while nodes:
         node = nodes.pop()
         if isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in node.value]
+            keys = [key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping" for key, _ in node.value]
             if twice := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"duplicate key {twice[0]!r} in {str(path)!r}")
+                raise ValueError(f"duplicate key {twice[0]!r:.80}")
+            # The parser would import what it names, and make an instance of it.
+            _refuse(any("class_path" in key.split(".") for key in keys), "a key 'class_path'")
             nodes += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif node is not root and node is not None:  # the parser would read lists and mappings in a string, too
+            with suppress(yaml.YAMLError):
+                if isinstance(next(islice(yaml.parse(node.value, _Loader), 2, None), None), yaml.CollectionStartEvent):
+                    _checked(node.value)
+    return root
+
+
+def _refuse(wrong: bool, what: str) -> None:
+    if wrong:
+        raise ValueError(f"a recipe may not have {what}")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

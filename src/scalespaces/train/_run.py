@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -56,7 +56,13 @@ class Result:
 
 
 def train(
-    recipe: Recipe | str | Path, out: str | Path, *, resume: bool = False, force: bool = False, quiet: bool = False
+    recipe: Recipe | str | Path,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    quiet: bool = False,
+    allow_source: Sequence[str] = (),
 ) -> Result:
     """Train a network from a recipe.
 
@@ -68,6 +74,8 @@ def train(
         out: the folder.
         resume, force: continue from ``last.ckpt``, or start over, if there is one.
         quiet: no progress bar.
+        allow_source: packages besides timm, torchvision, segmentation_models_pytorch and scalespaces whose functions
+            ``model.source`` may name.
     """
     recipe, out = recipe if isinstance(recipe, Recipe) else load_recipe(recipe), Path(out)
     options, data = recipe.trainer, recipe.data
@@ -81,7 +89,7 @@ def train(
     fits_trust = recipe.levels.meanwhile != recipe.levels.pool
     if fits_trust and len(train_set) < FEWEST:
         raise ValueError(f"levels.pool trust is fitted to {FEWEST} training images at least, got {len(train_set)}")
-    network = make_network(recipe, channels, classes)
+    network = make_network(recipe, channels, classes, allow_source)
     task = Task(network, recipe, classes, class_names(data), (train_set, valid_set))
     keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
     trainer = make_trainer(recipe, out, keeper, quiet=quiet)
@@ -121,14 +129,14 @@ def train(
     return result
 
 
-def make_network(recipe: Recipe, in_channels: int, classes: int) -> nn.Module:
+def make_network(recipe: Recipe, in_channels: int, classes: int, allow_source: Sequence[str] = ()) -> nn.Module:
     """The network of a recipe, with weights that depend only on its seed."""
     options = recipe.model
     torch.manual_seed(recipe.seed)
     network: nn.Module
     try:
         if options.source is not None:
-            source = build(options.source, options.arguments)
+            source = build(options.source, options.arguments, allow_source)
             # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
             modules = options.convert.keys() & {"pool_before", "features"}
             names = {key: str(options.convert[key]) for key in modules if isinstance(options.convert[key], int)}
