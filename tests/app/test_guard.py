@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,7 +21,7 @@ def answer(served: str, host: str | None, origin: str | None = None, kind: str =
     sent: list[dict[str, object]] = []
 
     async def page(scope, receive, send):
-        await send({"status": 200})
+        await send({"type": "http.response.start", "status": 200})
 
     async def send(message):
         sent.append(message)
@@ -57,6 +58,51 @@ def test_an_open_page_takes_any_name_but_no_other_site(served):
     assert answer(served, "box.example:7860", "http://evil.example:7860") == 403
 
 
+def messages(page, *headers: tuple[bytes, bytes], path: str = "/") -> list[dict[str, Any]]:
+    """All that is sent in answer to a request with these headers."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(Guard(page, "127.0.0.1")({"type": "http", "headers": headers, "path": path}, None, send))
+    return sent
+
+
+async def fine(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"server", b"x")]})
+
+
+async def broken(scope, receive, send):
+    raise IsADirectoryError("no name")
+
+
+HOST, OWN, EVIL = (
+    (b"host", b"127.0.0.1:7860"),
+    (b"origin", b"http://127.0.0.1:7860"),
+    (b"origin", b"http://evil.example"),
+)
+
+
+@pytest.mark.parametrize("headers", [(HOST, OWN, EVIL), (HOST, EVIL, OWN), (HOST, HOST), ((b"host", b"evil"), HOST)])
+def test_headers_that_contradict_each_other_are_refused(headers):
+    assert messages(fine, *headers)[0]["status"] == 403
+    assert messages(fine, HOST, OWN)[0]["status"] == 200
+
+
+@pytest.mark.parametrize("headers", [(HOST, OWN), (HOST, EVIL)])
+def test_no_site_may_frame_the_page(headers):
+    found = dict(messages(fine, *headers)[0]["headers"])
+    assert (found[b"x-frame-options"], found[b"content-security-policy"]) == (b"DENY", b"frame-ancestors 'none'")
+
+
+def test_an_upload_that_cannot_be_read_is_the_senders_error():
+    start, body = messages(broken, HOST, path="/gradio_api/upload")
+    assert (start["status"], body["body"][:25]) == (400, b"the upload cannot be read")
+    with pytest.raises(IsADirectoryError):
+        messages(broken, HOST, path="/config")
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command, and the host and port of its page; uploads go to ``tmp_path``."""
@@ -74,9 +120,9 @@ def ask(address: str, path: str, headers: dict[str, str], body: bytes | None = N
     return response.status, text.decode()
 
 
-def upload(address: str, **headers: str) -> tuple[int, str]:
+def upload(address: str, name: str = "a.png", **headers: str) -> tuple[int, str]:
     """Post a small file."""
-    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\nabc\r\n--x--\r\n'
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="%s"\r\n\r\nabc\r\n--x--\r\n' % name.encode()
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
     return ask(address, "/gradio_api/upload", kind | headers, body)
 
@@ -96,6 +142,7 @@ def test_the_server_serves_its_own_page_alone(server, tmp_path):
     own = {"Origin": f"http://{address}"}
     status, text = ask(address, "/config", {"Host": address.replace("127.0.0.1", "localhost")})
     assert status == 200
+    assert upload(address, "", **own)[0] < 500
     status, uploaded = upload(address, **own)
     assert status == 200
     assert Path(json.loads(uploaded)[0]).read_bytes() == b"abc"
