@@ -2,8 +2,11 @@
 
 import copy
 import json
+import os
 import pickle
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -240,6 +243,10 @@ def test_truncated_files(whole, tmp_path_factory, where):
         load(path)
 
 
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
 TOO_FAR = [("num_levels", 64), ("base", 1e9), ("base", [[1e9, 0.0], [0.0, 1e9]]), ("truncation", 1e9)]
 TOO_FAR += [("zero_scale", 1e30), ("zero_scale", -1.0)]
 
@@ -280,6 +287,16 @@ def test_foreign_files(whole, tmp_path):
         *(({"format": wrong}, "its format is .*, of scalespaces .*reads format 2") for wrong in (1, 3, "2", True, 2.0)),
         ({"card": {"classes": ["a"]}}, "1 classes"),
         ({"card": {"eval": "1"}}, "a card has"),
+        ({"card": {"mean": [10**400] * 3, "std": [1] * 3}}, "one finite number per channel"),
+        ({"card": {"mean": [0] * 3, "std": [10**400] * 3}}, "one finite number per channel"),
+        ({"card": {"classes": nested(800)}}, "different strings|recursion"),
+        ({"card": nested(800)}, "a card has|recursion"),
+        ({"growth": nested(800)}, "plain values|recursion"),
+        ({"base": nested(800)}, "plain values|recursion"),
+        ({"format": nested(800)}, "its format is|recursion"),
+        ({"base": 10**400}, "may be|blur too far"),
+        ({"zero_scale": 10**400}, "may be|blur too far"),
+        ({"num_classes": 10**9}, "num_classes may be|num_classes is at most"),
         ({"name": "no_such_net"}, "no model is called 'no_such_net'"),
         ({"name": ["s_densenet"]}, "build no network"),
         ({"name": "resnet"}, "resnet takes no argument"),
@@ -310,6 +327,33 @@ def test_hostile_descriptions(whole, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message) as caught:
         load(altered(whole, tmp_path / "a.safetensors", **changes))
     assert len(str(caught.value)) < 600
+
+
+def test_a_full_disk_is_an_os_error(tmp_path):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))"
+    network = "import sys; from scalespaces.models import create_model, save; network = create_model('cnn')"
+    write = "try: save(network, sys.argv[1])\nexcept OSError as error: print(error)"
+    command = [sys.executable, "-c", f"{limit}; {network}\n{write}", str(tmp_path / "a.safetensors")]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert "perhaps because the disk is full" in found.stdout, found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_pipes_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.safetensors")
+    with pytest.raises(FileNotFoundError, match="not a regular file"):
+        load(tmp_path / "a.safetensors")
+
+
+def test_images_of_another_precision_are_refused():
+    network, image = small("s_cnn").eval(), torch.zeros(1, 3, 32, 32)
+    with pytest.raises(
+        ValueError, match=r"data type, torch\.float32, got torch\.float64; use image\.to\(torch\.float32"
+    ):
+        network(image.double())
+    with pytest.raises(ValueError, match=r"data type, torch\.float64, got torch\.float32"):
+        network.double()(image)
+    assert network(image.double()).dtype == torch.float64
 
 
 def test_hostile_tensors(whole, tmp_path):

@@ -1,6 +1,7 @@
 """A resumed run ends with the same weights, bit for bit, as one that was never interrupted."""
 
 import itertools
+import os
 import random
 import signal
 import subprocess
@@ -15,10 +16,11 @@ import pytest
 import torch
 from training import last_moments, last_weights, metrics_of, small_run, write_noise
 
-from scalespaces.train._checkpoints import Keeper
+from scalespaces.train._checkpoints import AtomicCheckpoints, Keeper
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, train
 from scalespaces.train._tasks import Task
+from tests.command import fails
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +171,65 @@ def test_a_finished_run_goes_on_with_more_steps_or_epochs(root, tmp_path, whole,
     assert run(root, tmp_path, f"--trainer.{first}", resume=True).steps == steps
     run(root, tmp_path, resume=True)
     assert_same(tmp_path, whole(1))
+
+
+def without(key: str) -> Callable[[Any], Any]:
+    return lambda found: {name: value for name, value in found.items() if name != key}
+
+
+def with_callback(**state: Any) -> Callable[[Any], Any]:
+    return lambda found: found | {"callbacks": {name: value | state for name, value in found["callbacks"].items()}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *((without(key), f"has no {key}") for key in ("loops", "state_dict", "optimizer_states", "callbacks", "epoch")),
+        (lambda found: [1, 2], "a checkpoint is a dict"),
+        (lambda found: found | {"loops": {}}, "is not of this run, so --force starts over: KeyError"),
+        (lambda found: found | {"loops": {"fit_loop": {"state_dict": 3}}}, "is not of this run"),
+        (lambda found: found | {"state_dict": {"a": torch.zeros(1)}}, "is not of this run"),
+        (lambda found: found | {"state_dict": {"a": 1}}, "is not of this run"),
+        (lambda found: found | {"optimizer_states": [{}]}, "is not of this run"),
+        (lambda found: found | {"lr_schedulers": [3]}, "is not of this run"),
+        (with_callback(rows=5), "is not of this run"),
+    ],
+)
+def test_checkpoints_with_wrong_contents_are_refused(root, tmp_path, capsys, change, message):
+    said = options(root, "--trainer.max_steps=2")
+    train(load_recipe(None, said), tmp_path)
+    last = tmp_path / "last.ckpt"
+    torch.save(change(torch.load(last, weights_only=True)), last)
+    kept = last.read_bytes()
+    capsys.readouterr()
+    assert message in fails(capsys, "train", *said, "--out", str(tmp_path), "--resume")
+    assert last.read_bytes() == kept
+
+
+def test_a_checkpoint_cannot_move_the_run_elsewhere(root, tmp_path):
+    run(root, tmp_path / "out", "--trainer.max_steps=2")
+    last = tmp_path / "out" / "last.ckpt"
+    torch.save(with_callback(folder=str(tmp_path / "elsewhere"))(torch.load(last, weights_only=True)), last)
+    run(root, tmp_path / "out", "--trainer.max_steps=4", resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_pipe_is_no_checkpoint(root, tmp_path):
+    os.mkfifo(tmp_path / "last.ckpt")
+    with pytest.raises(FileNotFoundError, match="not a regular file"):
+        AtomicCheckpoints().load_checkpoint(tmp_path / "last.ckpt")
+    for how in ({"resume": True}, {"force": True}):
+        with pytest.raises(ValueError, match=r"last\.ckpt' must be a regular file"):
+            run(root, tmp_path, **how)
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on(root, tmp_path):
+    """No file may grow beyond 3000 bytes, so no checkpoint can be written."""
+    said = [*options(root, "--trainer.max_steps=6"), "--out", str(tmp_path), "--resume"]
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))"
+    start = f"{limit}; import sys; from scalespaces.cli import main; sys.exit(main(['train', *sys.argv[1:]]))"
+    found = subprocess.run([sys.executable, "-c", start, *said], capture_output=True, text=True)
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1), found.stderr
+    assert "perhaps because the disk is full; make room, then continue with --resume" in found.stderr
+    assert not list(tmp_path.glob(".*"))
+    assert train(load_recipe(None, options(root, "--trainer.max_steps=6")), tmp_path, resume=True).steps == 6

@@ -72,7 +72,11 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     except (TypeError, ValueError) as error:
         raise ValueError(f"the arguments of a network must be plain values, as in JSON, got {config}") from error
     with replacing(path) as draft:
-        require("safetensors.torch", "files").save_file(state, draft, metadata={_KEY: text})
+        files = require("safetensors.torch", "files")
+        try:
+            files.save_file(state, draft, metadata={_KEY: text})
+        except require("safetensors", "files").SafetensorError as error:
+            raise OSError(f"cannot write {str(path)!r}, perhaps because the disk is full: {error}") from error
 
 
 def _dense(name: str, tensor: object) -> Tensor:
@@ -123,7 +127,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
             network.load_state_dict({key: file.get_tensor(key) for key in tensors})
     except safetensors.SafetensorError as error:
         raise ValueError(f"{str(path)!r} is not a safetensors file, or is damaged: {error}") from error
-    except ValueError as error:
+    except (ValueError, OverflowError, RecursionError) as error:  # the last two about absurd numbers and nesting
         raise ValueError(f"cannot load {str(path)!r}: {error}") from error
     return network.to(device).eval()
 

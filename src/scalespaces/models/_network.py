@@ -257,6 +257,10 @@ class NamedNetwork(ScaleNetwork):
             expected, shape = f"(B, {self.in_channels}, height, width)", tuple(image.shape)
             remedy = "add a batch axis with image[None]" if image.ndim == 3 else "build it with in_channels for others"
             raise ValueError(f"the network takes images {expected}, got shape {shape}; {remedy}")
+        weights = next((p.dtype for p in self.parameters()), image.dtype)
+        if image.is_floating_point() and torch.float64 in {image.dtype, weights} and image.dtype != weights:
+            way = f"use image.to({weights}), or another precision for the network"
+            raise ValueError(f"images have the network's data type, {weights}, got {image.dtype}; {way}")
         # A symbolic size (torch.export) is left to the poolings.
         if any(isinstance(n, int) and n < self.smallest_side for n in image.shape[2:]):
             cause = f"{self.lift.num_levels} levels and {len(self.levels_pooled)} poolings"

@@ -14,6 +14,8 @@ from torch import nn
 from scalespaces._files import replacing
 from scalespaces.models import save
 
+_CONTENTS = {"state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "callbacks": dict}
+_CONTENTS |= {"epoch": int, "global_step": int}
 LAST, BEST, NETWORK, METRICS = "last.ckpt", "best.ckpt", "model.safetensors", "metrics.csv"
 
 
@@ -22,15 +24,26 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: object = None) -> None:
         with replacing(path) as draft:
-            torch.save(checkpoint, draft)
+            try:
+                torch.save(checkpoint, draft)
+            except RuntimeError as error:  # torch's own, with a stack of C++
+                way = "make room, then continue with --resume"
+                raise OSError(f"cannot write {str(path)!r}, perhaps because the disk is full; {way}") from error
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
+        if not Path(path).is_file():  # a pipe might never end
+            raise FileNotFoundError(f"no checkpoint {str(path)!r}, or it is not a regular file")
         try:
-            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+            found = torch.load(path, map_location=map_location or "cpu", weights_only=True)
         except (RuntimeError, EOFError, ValueError, OSError) as error:
             raise ValueError(f"{str(path)!r} is not a checkpoint, or is damaged: {error}") from error
         except Exception as error:
             raise ValueError(f"{str(path)!r} contains more than tensors and plain values: {error}") from error
+        for key, kind in _CONTENTS.items():
+            if not isinstance(found, dict) or not isinstance(found.get(key), kind):
+                rule = f"a checkpoint is a dict with {', '.join(_CONTENTS)}"
+                raise ValueError(f"{rule}, but {str(path)!r} has no {key}, or a wrong one; --force starts over")
+        return found
 
 
 class Keeper(Checkpoint):
@@ -46,7 +59,7 @@ class Keeper(Checkpoint):
         self.best: float | None = None
         self.best_epoch: int | None = None
         self.rows: list[dict[str, float]] = []
-        self._headed = False
+        self._headed = self.started = False
         self.twin: Any = copy.deepcopy(network)  # gets the weights that are saved
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,10 +67,14 @@ class Keeper(Checkpoint):
         return {name: getattr(self, name) for name in ("best", "best_epoch", "rows")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        vars(self).update(state_dict)
+        rows = state_dict["rows"]
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise TypeError(f"rows is a list of dicts, got {rows!r:.80}")
+        self.best, self.best_epoch, self.rows = state_dict["best"], state_dict["best_epoch"], rows
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Stop at once if all steps are already done."""
+        self.started = True
         trainer.should_stop = trainer.should_stop or self._enough(trainer)
 
     def _enough(self, trainer: Any) -> bool:

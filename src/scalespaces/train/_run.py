@@ -118,6 +118,11 @@ def train(
         if trainer.interrupted:
             raise KeyboardInterrupt from stop
         raise
+    except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+        if checkpoint is None or keeper.started:
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{checkpoint!r} is not of this run, so --force starts over: {why:.300}") from error
     result = Result(out, keeper.monitor, keeper.best, keeper.best_epoch, trainer.global_step)
     if trainer.is_global_zero:
         document = {name: value for name, value in vars(result).items() if name != "folder"} | {"epochs": keeper.rows}
@@ -149,8 +154,8 @@ def make_network(recipe: Recipe, in_channels: int, classes: int, allow_source: S
             network = create_model(str(options.name), preset=options.preset, **said)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"model.file: {error}") from error
-    except (TypeError, ConversionError) as error:  # such as an unknown key
-        raise ValueError(f"model: {error}") from error
+    except (TypeError, ConversionError, RuntimeError, MemoryError) as error:  # such as an unknown key, or its size
+        raise ValueError(f"model: {' '.join(str(error).split()):.600}") from error
     if recipe.trainer.recompute:
         if not isinstance(network, NamedNetwork):
             got = f"{type(network).__name__}; use model.name, or scalespaces.nn.checkpoint inside the network"
@@ -269,6 +274,8 @@ def _world(recipe: Recipe) -> tuple[Any, int]:
 def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | None:
     """The checkpoint to resume from, if there is one; an error if the folder may not be used."""
     last = out / LAST
+    if last.exists() and not last.is_file():
+        raise ValueError(f"{str(last)!r} must be a regular file; remove it")
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out must be a folder, got {str(out)!r}, which is a file")
     if resume and last.is_file():
