@@ -34,7 +34,7 @@ def options(root: Path, *more: str) -> list[str]:
     return small_run(root, 8, *said.split(), *more)
 
 
-def run(root: Path, out: Path, *more: str, **how: bool) -> Result:
+def run(root: Path, out: Path, *more: str, **how: Any) -> Result:
     return train(load_recipe(None, options(root, *more)), out, **how)
 
 
