@@ -7,11 +7,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MOST = {"pixels": 2**30 // 12, "bytes": 2**31}  # of an image, where Pillow begins to warn; of an array in memory
+MOST = {
+    "pixels": 2**30 // 12,  # of an image: where Pillow begins to warn
+    "bytes": 2**31,  # of an array in memory
+    "classes": 2**15,  # of a network
+    "values": 2**11,  # in a recipe
+}
 
 
 def most(unit: str) -> int:
-    """The limit on what files declare, in ``"pixels"`` or ``"bytes"``; ``SCALESPACES_MAX_{UNIT}`` overrides it."""
+    """The limit on what files may declare, a key of ``MOST``; ``SCALESPACES_MAX_{UNIT}`` overrides it."""
     text = os.environ.get(f"SCALESPACES_MAX_{unit.upper()}", "") or str(MOST[unit])
     if not (text.isascii() and text.isdecimal()):
         raise ValueError(f"SCALESPACES_MAX_{unit.upper()} in the environment must be a whole number, got {text!r}")

@@ -1,7 +1,6 @@
 """The interface of every network with levels, its card, and the base class of networks built by name."""
 
 import math
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scalespaces._files import most
 from scalespaces.functional import feature_pyramid, resample
 from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._pool import WINDOWS
@@ -27,7 +27,6 @@ Layout = Sequence[int | None]
 Size = Sequence[int]  # of a filter: levels, height and width
 LiftLike = Lift | Mapping[str, Any] | None  # a lift, or arguments that differ from a network's own
 _LARGEST = sys.float_info.max
-MOST_CLASSES = 2**15  # their confusion matrix takes 8 GiB
 
 
 class ImageTooSmallError(ValueError):
@@ -294,10 +293,10 @@ class NamedNetwork(ScaleNetwork):
 
 def check_classes(name: str, number: object) -> None:
     """Refuse more classes than fit into memory, before it is taken."""
-    most = int(os.environ.get("SCALESPACES_MAX_CLASSES", MOST_CLASSES))
-    if isinstance(number, int | float) and number > most:
+    if isinstance(number, int | float) and number > most("classes"):
         got = f"{number:,}" if number < 2**63 else "far more"
-        raise ValueError(f"{name} is at most {most:,}, got {got}; to raise the limit, set SCALESPACES_MAX_CLASSES")
+        rule = f"{name} is at most {most('classes'):,}, got {got}"
+        raise ValueError(f"{rule}; to raise the limit, set SCALESPACES_MAX_CLASSES")
 
 
 def first_channels(model: nn.Module) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from scalespaces._extras import require
-from scalespaces._files import replacing
+from scalespaces._files import most, replacing
 from scalespaces.models._network import check_classes
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.theory._arguments import did_you_mean
@@ -234,7 +233,7 @@ class Recipe:
         return json.loads(json.dumps(dataclasses.asdict(self)))  # lists for tuples
 
 
-MOST_BYTES, MOST_VALUES, MOST_LETTERS, DEEPEST = 2**20, 2**11, 2**12, 16  # of a recipe's file
+MOST_BYTES, MOST_LETTERS, DEEPEST = 2**20, 2**12, 16  # of a recipe's file
 _SECTIONS = tuple(entry.name for entry in dataclasses.fields(Recipe) if entry.name != "seed")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FREE = {"data.root", "data.workers", "data.table"} | {  # keys that a resumed run may change
@@ -308,14 +307,14 @@ def _check_file(path: Path) -> None:
 
 def _checked(text: str) -> Any:
     """The root of a YAML text, once it is known that it is soon built and imports nothing."""
-    depth, most = 0, int(os.environ.get("SCALESPACES_MAX_VALUES", MOST_VALUES))
+    depth, values = 0, most("values")
     for number, event in enumerate(yaml.parse(text, _Loader)):
         _refuse(isinstance(event, yaml.AliasEvent), "aliases, as in *name")
         _refuse(getattr(event, "tag", None) not in (None, "!"), "tags, as in !name")
         _refuse(len(getattr(event, "value", "")) > MOST_LETTERS, f"values of more than {MOST_LETTERS:,} letters")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         _refuse(depth > DEEPEST, f"more than {DEEPEST} levels of nesting")
-        _refuse(number > most, f"more than {most:,} values; to raise the limit, set SCALESPACES_MAX_VALUES")
+        _refuse(number > values, f"more than {values:,} values; to raise the limit, set SCALESPACES_MAX_VALUES")
     root = yaml.compose(text, _Loader)
     nodes = [root]
     while nodes:
