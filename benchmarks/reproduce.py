@@ -45,7 +45,7 @@ STUDIES = {
             "full": "--data.root {data}",
             "quick": "--data.kind table --data.num_classes 2 --data.root {data} --data.limit 2000 --data.workers 0 "
             "--data.batch_size 32 --model.preset recommended --trainer.epochs 10 --optimizer.lr_milestones [7,9] "
-            "--optimizer.lr 0.05 --optimizer.warmup 60",
+            "--optimizer.lr 0.01 --optimizer.warmup 60",
         },
         evaluate={
             "full": f"--kind pcam --root {{data}} --scales {SCALES} --tta {SCALES}",
