@@ -333,7 +333,7 @@ def test_a_full_disk_is_an_os_error(tmp_path):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))"
     network = "import sys; from scalespaces.models import create_model, save; network = create_model('cnn')"
     write = "try: save(network, sys.argv[1])\nexcept OSError as error: print(error)"
-    command = [sys.executable, "-c", f"{limit}; {network}\n{write}", str(tmp_path / "a.safetensors")]
+    command = [sys.executable, "-B", "-c", f"{limit}; {network}\n{write}", str(tmp_path / "a.safetensors")]
     found = subprocess.run(command, capture_output=True, text=True)
     assert "perhaps because the disk is full" in found.stdout, found.stderr
     assert not list(tmp_path.iterdir())

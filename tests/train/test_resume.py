@@ -224,11 +224,11 @@ def test_a_pipe_is_no_checkpoint(root, tmp_path):
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on(root, tmp_path):
-    """No file may grow beyond 3000 bytes, so no checkpoint can be written."""
+    """No file may grow beyond 3000 bytes, so no checkpoint can be written; nor may bytecode be, or it would be cut off."""
     said = [*options(root, "--trainer.max_steps=6"), "--out", str(tmp_path), "--resume"]
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))"
     start = f"{limit}; import sys; from scalespaces.cli import main; sys.exit(main(['train', *sys.argv[1:]]))"
-    found = subprocess.run([sys.executable, "-c", start, *said], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-B", "-c", start, *said], capture_output=True, text=True)
     assert (found.returncode, found.stderr.count("\n")) == (2, 1), found.stderr
     assert "perhaps because the disk is full; make room, then continue with --resume" in found.stderr
     assert not list(tmp_path.glob(".*"))
