@@ -224,7 +224,7 @@ def test_a_pipe_is_no_checkpoint(root, tmp_path):
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on(root, tmp_path):
-    """No file may grow beyond 3000 bytes, so no checkpoint can be written; nor may bytecode be, or it would be cut off."""
+    """No file may grow beyond 3000 bytes, so no checkpoint can be written. Bytecode (-B) would be cut off as well."""
     said = [*options(root, "--trainer.max_steps=6"), "--out", str(tmp_path), "--resume"]
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))"
     start = f"{limit}; import sys; from scalespaces.cli import main; sys.exit(main(['train', *sys.argv[1:]]))"
