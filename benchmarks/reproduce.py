@@ -7,7 +7,7 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
         if not args.dry_run and (code := subprocess.run([sys.executable, "-m", *command], cwd=ROOT).returncode):
             raise ValueError(f"exit code {code} from: {shlex.join(command)}; the same command continues from there")
     if not args.dry_run:
-        files = [str(result_file(folder, seed)) for seed in seeds]
+        files = [str(result_file(folder, seed, args.networks)) for seed in seeds]
         yield from results.tables(files, study.metrics, args.plot)
 
 
@@ -140,14 +140,19 @@ def commands(study: Study, seed: int, folder: Path, args: argparse.Namespace) ->
     torchrun = f"torch.distributed.run --standalone --nproc-per-node {args.devices} -m " if args.devices > 1 else ""
     files = []
     for name, text in networks.items():
-        out = (folder / f"{name.lower().replace(',', '').replace(' ', '_')}_{seed}").absolute()
+        out = (folder / f"{slug(name)}_{seed}").absolute()
         own = words(f"recipes/{text} {study.train[args.budget]} --seed {{seed}} --out {out} --resume")
         yield [*f"{torchrun}scalespaces train".split(), *own], out / "result.json"
         files.append(str(out / "model.safetensors"))
-    made = result_file(folder, seed).absolute()
+    made = result_file(folder, seed, args.networks).absolute()
     options = words(study.evaluate[args.budget])
     yield ["scalespaces", "evaluate", *files, "--names", *networks, *options, "--json", str(made)], made
 
 
-def result_file(folder: Path, seed: int) -> Path:
-    return folder / f"seed_{seed}.json"
+def result_file(folder: Path, seed: int, networks: Sequence[str] | None) -> Path:
+    """The evaluation of all networks, or of some: each choice has its own."""
+    return folder / f"{'_'.join(['seed', str(seed), *map(slug, networks or ())])}.json"
+
+
+def slug(name: str) -> str:
+    return name.lower().replace(",", "").replace(" ", "_")

@@ -65,10 +65,12 @@ def test_a_study_runs_once_and_prints_its_tables(small, capsys, monkeypatch):
     assert capsys.readouterr().out == first.out
 
 
-def test_a_dry_run_runs_nothing(small, capsys, monkeypatch):
+def test_a_dry_run_runs_nothing(small, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(subprocess, "run", None)
     assert main([*small, "--dry-run", "--networks", "CNN"]) == 0
     assert capsys.readouterr().err.count("scalespaces train") == 2
+    files = {reproduce.result_file(tmp_path, 0, some) for some in (None, ["CNN"], ["CNN", "CNN, jitter"])}
+    assert len(files) == 3, "an evaluation of some networks is not taken for one of others"
 
 
 def test_a_failing_command_is_named(small, capsys, monkeypatch):
