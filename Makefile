@@ -54,7 +54,7 @@ echo "==> installing [$(2)] with pip, after $(3): this takes a few minutes"; \
 $(1)/bin/python -m pip install -q --disable-pip-version-check -c $(3) -e '.[$(2)]' $(4) && touch $@
 endef
 
-.PHONY: help setup lint test test-extras test-all test-oldest test-zoo docs demo clean
+.PHONY: help setup lint test fuzz test-extras test-all test-oldest test-zoo docs demo clean
 
 help:  ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -87,6 +87,11 @@ lint: setup  ## Run ruff and pyright
 
 test: lint  ## Run the linters and the fast tests
 	$(call PYTEST,.venv)
+
+N ?= 100000
+SEED ?= 0
+fuzz: setup  ## Damage N=100000 files of all formats from SEED=0, read them, and count what comes out: some minutes
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m tests.fuzz $(N) $(SEED)
 
 test-extras: .venv/.installed-all  ## Run the tests that need gradio, a browser or OpenCV; installs these
 	$(call PYTEST,.venv) -m extra tests

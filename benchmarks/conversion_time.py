@@ -4,13 +4,14 @@ and test-time augmentation. It needs efficientnet_lite_pytorch (in .venv-zoo).""
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 
 from benchmarks._case import Case, Contender, Settings, measure
-from benchmarks.conversion import FINEST, LAST, SIDES, TTA
+from benchmarks.conversion import LEVELS, SIDES, TTA
 from scalespaces import convert
 from scalespaces.cli import positive
 from scalespaces.train._scales import MultiScale
@@ -26,10 +27,8 @@ def run(args: argparse.Namespace) -> Iterator[Case]:
     model = lite.EfficientNet.from_name("efficientnet-lite0", image_size=None).eval()
     side, settings = SIDES["lite0"], Settings(args.runs)
     image = torch.rand(1, 3, side, side)
-    network, coarse, fine = (
-        convert(model, {"num_levels": LAST - first + 1, "first_level": first}, scale_pool=pool).eval()
-        for first, pool in ((0, "image"), (0, "trust"), (FINEST, "trust"))
-    )
+    network = convert(model, LEVELS["levels 0 to 3"], scale_pool="image").eval()
+    trusting = {f"trust, {name}": convert(model, lift, scale_pool="trust").eval() for name, lift in LEVELS.items()}
     levels, augmented = network.lift(image).levels, MultiScale(model, TTA)
     title = f"EfficientNet-Lite0, {side} x {side}, batch 1"
     all_levels = [
@@ -40,8 +39,7 @@ def run(args: argparse.Namespace) -> Iterator[Case]:
     answers = [
         Contender("plain", lambda: model(image)),
         Contender("converted", lambda: network(image)),
-        Contender(f"trust, levels 0 to {LAST}", lambda: coarse(image)),
-        Contender(f"trust, levels {FINEST} to {LAST}", lambda: fine(image)),
+        *(Contender(name, partial(trust, image)) for name, trust in trusting.items()),
         Contender(f"TTA, {len(TTA)} scales", lambda: augmented(image)),
     ]
     yield measure(Case("conversion", f"{title}, the answer", answers), settings)

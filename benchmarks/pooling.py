@@ -23,6 +23,7 @@ from torch import Tensor
 from benchmarks._tables import Table, progress
 from benchmarks.results import summary
 from scalespaces import calibrate
+from scalespaces._choices import SCALES
 from scalespaces.data import digits, to_unit, unseen_scales
 from scalespaces.data._idx import read_idx_images
 from scalespaces.data._scales import split_classes
@@ -30,7 +31,6 @@ from scalespaces.demo._result import SIZES
 from scalespaces.demo._study import _CNN, _LEVELS, FULL, LARGE, Settings, moving, show, train
 from scalespaces.functional import scale_pool
 from scalespaces.models import ScaleNetwork, create_model
-from scalespaces.models._calibrate import SCALES
 from scalespaces.nn import ScalePool
 
 POOLS = ("mean", "max", "logsumexp", "probabilities")

@@ -7,7 +7,7 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,13 +65,13 @@ STUDIES = {
         train={
             "full": "--data.root {data}",
             # Validated on images held out of the training set; the set valid is for the evaluation.
-            "quick": "--data.kind masks --data.num_classes 19 --data.root {data}/train --data.crop [192,192] "
+            "quick": "--data.kind masks --data.num_classes 19 --data.root {data}/train --data.crop [128,128] "
             "--data.workers 0 --model.preset recommended --trainer.epochs 8 --optimizer.lr_milestones [6,7] "
             "--trainer.valid_batches 40",
         },
         evaluate={
             "full": f"--kind cityscapes --root {{data}} --splits valid --scales {SCALES} --tta {SCALES}",
-            "quick": "--kind masks --root {data} --splits valid --limit 100 --scales 0.5 1 2 --tta 0.5 1 2",
+            "quick": "--kind masks --root {data} --splits valid --limit 40 --scales 0.5 1 2 --tta 0.5 1 2",
         },
         metrics=("average_precision", "mean_iou"),
     ),
@@ -91,6 +91,42 @@ STUDIES = {
         metrics=("accuracy",),
         seeds=6,
     ),
+    "mnist-scale-little": Study(
+        data="MNIST's original files",
+        networks={
+            f"{name}, {digits} digits": f"{recipe} --data.limit {digits}"
+            for digits in (500, 1000, 2000, 5000, 10000)
+            for name, recipe in (("CNN", "mnist_scale_cnn.yaml"), ("S-CNN", "mnist_scale_s_cnn.yaml"))
+        },
+        make={"seed_{seed}": "data make mnist-scale {made} --source {data} --seeds {seed}"},
+        train={
+            "full": "--data.root {made}/seed_{seed}",
+            "quick": "--data.root {made}/seed_{seed} --trainer.epochs 10 --optimizer.lr_milestones [4,7]",
+        },
+        evaluate=dict.fromkeys(("quick", "full"), "--kind idx --root {made}/seed_{seed} --limit 10000"),
+        metrics=("accuracy",),
+    ),
+    "unseen-scale": Study(
+        data="MNIST's original files",
+        networks={
+            "CNN": "unseen_scale_cnn.yaml --data.root {made}/train_{seed}",
+            "CNN, jitter": "unseen_scale_cnn_jitter.yaml --data.root {made}/test_{seed}",
+            "S-CNN": "unseen_scale_s_cnn.yaml --data.root {made}/train_{seed}",
+        },
+        make={
+            "train_{seed}": "data make unseen-scale {made}/train_{seed} --source {data} --counts 5000 1000 1000 "
+            "--canvas 48 --place random --tests 1 --seed {seed}",
+            "test_{seed}": "data make unseen-scale {made}/test_{seed} --source {data} --counts 5000 1000 1000 "
+            "--canvas 112 --tests 0.5 0.71 1 1.41 2 2.83 4 --seed {seed}",
+        },
+        train=dict.fromkeys(("quick", "full"), ""),
+        evaluate={
+            budget: f"--kind idx --root {{made}}/test_{{seed}} {limit} --splits test_0.5 test_0.71 test_1 test_1.41 "
+            "test_2 test_2.83 test_4 --tta 0.25 0.35 0.5 0.71 1 1.41 2 --select 0.25 0.35 0.5 0.71 1 1.41 2"
+            for budget, limit in (("quick", "--limit 400"), ("full", ""))
+        },
+        metrics=("accuracy",),
+    ),
 }
 
 
@@ -98,7 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("study", choices=STUDIES, help="; ".join(f"{name} ({study.data})" for name, study in STUDIES.items()))
     add("--data", required=True, metavar="FOLDER", help="the study's data")
-    add("--work", default="out/reproduce", metavar="FOLDER", help="networks and results go there")
+    add("--work", default="out/reproduce", metavar="FOLDER", help="networks go there")
+    add("--results", metavar="FOLDER", help="evaluations go there; seeds that have one are done (default: --work)")
     add("--budget", choices=("quick", "full"), default="quick", help="the schedule (default: %(default)s)")
     add(
         "--seeds", type=positive, metavar="N", help="repeat everything with seeds 0 to N - 1 (default: the study's own)"
@@ -113,9 +150,9 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
     study = STUDIES[args.study]
     if unknown := set(args.networks or ()) - study.networks.keys():
         raise ValueError(f"networks of {args.study} are {'; '.join(study.networks)}, got {'; '.join(sorted(unknown))}")
-    folder = Path(args.work, f"{args.study}-{args.budget}")
     seeds = range(args.seeds or study.seeds)
-    steps = [step for seed in seeds for step in commands(study, seed, folder, args)]
+    done = {seed: result_file(seed, args) for seed in seeds}
+    steps = [step for seed in seeds if not done[seed].exists() for step in commands(study, seed, args)]
     todo = [command for command, made in steps if not made.exists()]
     for number, command in enumerate(todo, 1):
         text = f"[{number} of {len(todo)}] {shlex.join(command)}"
@@ -123,35 +160,42 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
         if not args.dry_run and (code := subprocess.run([sys.executable, "-m", *command], cwd=ROOT).returncode):
             raise ValueError(f"exit code {code} from: {shlex.join(command)}; the same command continues from there")
     if not args.dry_run:
-        files = [str(result_file(folder, seed, args.networks)) for seed in seeds]
-        yield from results.tables(files, study.metrics, args.plot)
+        yield from results.tables([str(file) for file in done.values()], study.metrics, args.plot)
 
 
-def commands(study: Study, seed: int, folder: Path, args: argparse.Namespace) -> Iterator[tuple[list[str], Path]]:
+def commands(study: Study, seed: int, args: argparse.Namespace) -> Iterator[tuple[list[str], Path]]:
     """The commands for a seed, as arguments of ``python -m``, each with the last file it makes."""
-    places = {"data": Path(args.data).absolute(), "made": (folder / "data").absolute(), "seed": seed}
+    folder = Path(args.work, f"{args.study}-{args.budget}")
+    places = {"data": shown(args.data), "made": shown(folder / "data"), "seed": seed}
 
     def words(text: str) -> list[str]:
         return [word.format(**places) for word in shlex.split(text)]
 
     networks = {name: text for name, text in study.networks.items() if name in (args.networks or study.networks)}
     for made, text in study.make.items():
-        yield ["scalespaces", *words(text)], places["made"] / made.format(**places)
+        yield ["scalespaces", *words(text)], folder / "data" / made.format(**places)
     torchrun = f"torch.distributed.run --standalone --nproc-per-node {args.devices} -m " if args.devices > 1 else ""
     files = []
     for name, text in networks.items():
-        out = (folder / f"{slug(name)}_{seed}").absolute()
-        own = words(f"recipes/{text} {study.train[args.budget]} --seed {{seed}} --out {out} --resume")
+        out = folder / f"{slug(name)}_{seed}"
+        own = words(f"recipes/{text} {study.train[args.budget]} --seed {{seed}} --out {shown(out)} --resume")
         yield [*f"{torchrun}scalespaces train".split(), *own], out / "result.json"
-        files.append(str(out / "model.safetensors"))
-    made = result_file(folder, seed, args.networks).absolute()
+        files.append(shown(out / "model.safetensors"))
+    made = result_file(seed, args)
     options = words(study.evaluate[args.budget])
-    yield ["scalespaces", "evaluate", *files, "--names", *networks, *options, "--json", str(made)], made
+    yield ["scalespaces", "evaluate", *files, "--names", *networks, *options, "--json", shown(made)], made
 
 
-def result_file(folder: Path, seed: int, networks: Sequence[str] | None) -> Path:
+def result_file(seed: int, args: argparse.Namespace) -> Path:
     """The evaluation of all networks, or of some: each choice has its own."""
-    return folder / f"{'_'.join(['seed', str(seed), *map(slug, networks or ())])}.json"
+    name = "_".join(["seed", str(seed), *map(slug, args.networks or ())])
+    return Path(args.results or args.work, f"{args.study}-{args.budget}", f"{name}.json")
+
+
+def shown(path: str | Path) -> str:
+    """A path for commands that run in the checkout: relative if it lies there."""
+    path = Path(path).absolute()
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def slug(name: str) -> str:

@@ -3,14 +3,18 @@
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import scalespaces
+from scalespaces.cli import main
 
-os.environ["MPLBACKEND"] = "Agg"
+os.environ |= {"MPLBACKEND": "Agg", "COLUMNS": "90"}
 HERE = Path(__file__).resolve().parent
 if find_spec("torchvision") is not None:  # only the page on timm needs it
     sys.path.append(str(HERE.parent / "tests"))
@@ -97,6 +101,18 @@ def read_as_github(app: Any, docname: str, source: list[str]) -> None:
         text,
     )
     source[0] = re.sub(r"\[([^]\[]+)\]\(((?:\.\./)+[\w/.]+)\)", without_folder, text)
+    if docname == "commands":
+        source[0] += "".join(helps([]))
+
+
+def helps(words: list[str]) -> Iterator[str]:
+    """The help of a command and of those below it, as Markdown."""
+    with redirect_stdout(StringIO()) as found, suppress(SystemExit):
+        main([*words, "--help"])
+    yield f"\n## {' '.join(['scalespaces', *words])}\n\n```\n{found.getvalue()}```\n"
+    if listed := re.search(r"^  (?:COMMAND|TASK|KIND)\n((?: {4}.*\n?)+)", found.getvalue(), re.MULTILINE):
+        for word in re.findall(r"^ {4}([\w-]+)", listed[1], re.MULTILINE):
+            yield from helps([*words, word])
 
 
 def name_factories(

@@ -91,8 +91,8 @@ def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, c
         counts[row["predicted"]] += 1
     assert tree(out.parent) == ["table.csv"]
     said = capsys.readouterr().out
-    assert said.startswith(f"wrote {out}: ")
-    assert all(f"{number} {name}" in said for name, number in counts.items() if number)
+    assert said.startswith(f"wrote {out} with 5 images; predicted ")
+    assert all(f"{name!r} {number} time" in said for name, number in counts.items() if number)
 
 
 def test_masks_hold_what_the_network_says(images, tmp_path, capsys):

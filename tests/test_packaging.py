@@ -96,7 +96,7 @@ except ImportError as error:
 
 
 HEAVY = {"lightning", "torchmetrics", "jsonargparse", "yaml", "PIL", "h5py", "matplotlib", "kornia", "rich", "onnx"}
-HEAVY |= {"gradio", "sklearn"}
+HEAVY |= {"gradio", "sklearn", "tifffile", "imagecodecs"}
 
 
 def test_nothing_is_loaded_before_it_is_used(tmp_path):

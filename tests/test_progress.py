@@ -41,3 +41,10 @@ def test_units(clock, capsys):
             clock[0] += 31
             line.add(2_000_000)
     assert capsys.readouterr().err == "loading: 2 of 5 MB\nloading: 2 MB\n"
+
+
+def test_the_remaining_time(clock, capsys):
+    with Progress("predicting", 100, " windows", left=True) as line:
+        clock[0] += 40
+        line.add(10)
+    assert capsys.readouterr().err == "predicting: 10 of 100 windows, 0:06:00 left\n"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from models.networks import DYNAMIC
+from processes import process_group
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.testing import assert_close
@@ -314,17 +315,14 @@ def _layers():
 
 
 def _data_parallel(rank, folder, images):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    layers = _layers()
-    model = nn.parallel.DistributedDataParallel(layers)
-    out = model(images[rank])
-    assert isinstance(out, ScaleSpace)
-    _loss(out).backward()
-    if rank == 0:
-        torch.save([p.grad for p in layers.parameters()], f"{folder}/gradients.pt")
-    torch.distributed.barrier()  # a process that leaves before the other has its last message aborts it
-    del model
-    torch.distributed.destroy_process_group()
+    with process_group(rank, folder):
+        layers = _layers()
+        model = nn.parallel.DistributedDataParallel(layers)
+        out = model(images[rank])
+        assert isinstance(out, ScaleSpace)
+        _loss(out).backward()
+        if rank == 0:
+            torch.save([p.grad for p in layers.parameters()], folder / "gradients.pt")
 
 
 def test_data_parallel(tmp_path):

@@ -1,7 +1,10 @@
-"""Optional dependencies, imported where they are used; the error for a missing one names it."""
+"""Late imports: of optional dependencies, where the error for a missing one names it; and of a package's own names."""
 
 import importlib
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -21,3 +24,25 @@ def require(module: str, extra: str) -> ModuleType:
             raise
         way = f"install it with: pip install 'scalespaces[{extra}]'"
         raise ImportError(f"{module} is needed for this and is not installed; {way}", name=module) from error
+
+
+def late(
+    package: str, homes: Mapping[str, str], needs: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The functions ``__getattr__`` and ``__dir__`` of a package that imports a name's module at the name's first use.
+
+    Args:
+        package: its name.
+        homes: the module below the package that has each name; for a module, its own name.
+        needs: a module that must be installed for one of these, and the extra that installs it.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if (home := homes[name]) in (needs or {}):
+            require(*(needs or {})[home])
+        module = importlib.import_module(f"{package}.{home}")
+        return module if name == home else getattr(module, name)
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes})

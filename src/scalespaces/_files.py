@@ -3,8 +3,11 @@
 import json
 import os
 import secrets
+import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 
 MOST = {
@@ -13,6 +16,8 @@ MOST = {
     "classes": 2**15,  # of a network
     "values": 2**11,  # in a recipe
 }
+
+_HEAD = struct.Struct("<III")  # of a record in a journal: number, length, checksum of these and of the data
 
 
 def most(unit: str) -> int:
@@ -79,3 +84,61 @@ def refuse_existing(paths: Iterable[Path], force: bool) -> None:
     if there and not force:
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""
         raise FileExistsError(f"{str(there[0])!r}{more} exists; use --force (force=True) to overwrite")
+
+
+class Journal:
+    """Parts of long work that are done, beside its output: a file for each process, to which parts are appended."""
+
+    # A kill leaves at most one torn record at the end of a file, which its length or checksum shows.
+
+    def __init__(self, out: Path, key: str, rank: int) -> None:
+        """Open the file of this process, and find the parts in all files of the same output and key."""
+        import fcntl
+
+        self.out, self.key = out, key[:16]
+        self.places: dict[int, tuple[Path, int, int]] = {}
+        own = out.with_name(f"{out.name}.{self.key}.{rank}.part")
+        self.stream = own.open("ab", buffering=0)
+        try:
+            fcntl.flock(self.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it when the process ends
+        except BlockingIOError:
+            self.stream.close()
+            raise ValueError(f"another process is writing {str(out)!r}; wait for it or write elsewhere") from None
+        self.stream.truncate(self.scan().get(own, 0))
+
+    def scan(self) -> dict[Path, int]:
+        """Find the parts in all files; return where the whole records of each file end."""
+        ends = {}
+        for path in sorted(self.out.parent.glob(f"{escape(self.out.name)}.{self.key}.*.part")):
+            with path.open("rb") as stream:
+                end = 0
+                while len(head := stream.read(_HEAD.size)) == _HEAD.size:
+                    number, length, checksum = _HEAD.unpack(head)
+                    if len(data := stream.read(length)) < length or zlib.crc32(head[:8] + data) != checksum:
+                        break
+                    self.places[number] = path, end + _HEAD.size, length
+                    end = stream.tell()
+                ends[path] = end
+        return ends
+
+    def add(self, number: int, data: bytes) -> None:
+        """Keep a part, compressed."""
+        data = data and zlib.compress(data, 1)
+        checksum = zlib.crc32(_HEAD.pack(number, len(data), 0)[:8] + data)
+        record = memoryview(_HEAD.pack(number, len(data), checksum) + data)
+        while record:
+            record = record[self.stream.write(record) :]
+
+    def read(self, number: int, most: int) -> bytes:
+        """A part of at most so many bytes."""
+        path, start, length = self.places[number]
+        with path.open("rb") as stream:
+            stream.seek(start)
+            return zlib.decompressobj().decompress(stream.read(length), most)
+
+    def close(self, remove: bool = False) -> None:
+        """Close the file, and remove all files of this output, those of other keys included."""
+        self.stream.close()
+        if remove:
+            for path in self.out.parent.glob(f"{escape(self.out.name)}.{'[0-9a-f]' * 16}.*.part"):
+                path.unlink(missing_ok=True)

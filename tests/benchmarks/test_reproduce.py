@@ -15,9 +15,11 @@ from scalespaces.train import load_recipe
 @pytest.mark.parametrize("budget", ["quick", "full"])
 @pytest.mark.parametrize("study", reproduce.STUDIES)
 def test_every_command_is_valid(study, budget, tmp_path):
-    asked = Namespace(data="data", budget=budget, networks=None, devices=1)
+    asked = Namespace(
+        study=study, data="data", budget=budget, networks=None, devices=1, work=str(tmp_path), results=None
+    )
     for seed in (0, 1):
-        for (module, command, *words), made in reproduce.commands(reproduce.STUDIES[study], seed, tmp_path, asked):
+        for (module, command, *words), made in reproduce.commands(reproduce.STUDIES[study], seed, asked):
             assert module == "scalespaces"
             assert made.is_relative_to(tmp_path)
             if command == "train":
@@ -69,8 +71,15 @@ def test_a_dry_run_runs_nothing(small, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(subprocess, "run", None)
     assert main([*small, "--dry-run", "--networks", "CNN"]) == 0
     assert capsys.readouterr().err.count("scalespaces train") == 2
-    files = {reproduce.result_file(tmp_path, 0, some) for some in (None, ["CNN"], ["CNN", "CNN, jitter"])}
-    assert len(files) == 3, "an evaluation of some networks is not taken for one of others"
+    done = tmp_path / "results/pcam-quick/seed_0.json"
+    done.parent.mkdir(parents=True)
+    done.touch()
+    assert main([*small, "--dry-run", "--results", str(tmp_path / "results")]) == 0
+    commands = capsys.readouterr().err
+    assert commands.count("scalespaces train") == 2, "seed 0 is done, its networks are not needed"
+    assert "--data.root data " in commands, "paths in the checkout are relative to it"
+    assert main([*small, "--dry-run", "--results", str(tmp_path / "results"), "--networks", "CNN"]) == 0
+    assert capsys.readouterr().err.count("scalespaces train") == 2, "an evaluation of all is not one of some"
 
 
 def test_a_failing_command_is_named(small, capsys, monkeypatch):

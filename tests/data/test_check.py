@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pictures import city_file, damage_patch, flat, save_picture, truncate, write_cityscapes, write_pcam
+from pictures import city_file, damage_patch, flat, noise, save_picture, truncate, write_cityscapes, write_pcam
 
 from scalespaces.data import check_dataset, digits, unseen_scales
 from scalespaces.data._idx import write_idx, write_sets
 from scalespaces.data._pcam import pcam_file
+from scalespaces.train._data import DataOptions, open_split
 
 h5py: Any = pytest.importorskip("h5py")
-
 
 GZIP = {"chunks": (1, 96, 96, 3), "compression": "gzip"}
 
@@ -65,11 +65,12 @@ def test_cityscapes(tmp_path):
 
 def write_folders(root: Path, split: str, numbers: range) -> None:
     for n in numbers:
-        save_picture(root / "classes" / split / "a" / f"{n}.png")
-        save_picture(root / "pairs" / split / "images" / f"{n}.png")
-        save_picture(root / "pairs" / split / "masks" / f"{n}.png", flat(n, (6, 5)))
-        save_picture(root / "table" / split / f"{n}.png")
-    table = "id,label\n" + "".join(f"{n},{n}\n" for n in numbers)
+        pixels = noise(6, 5, 10 * len(split) + n)
+        save_picture(root / "classes" / split / "a" / f"{split}{n}.png", pixels)
+        save_picture(root / "pairs" / split / "images" / f"{split}{n}.png", pixels)
+        save_picture(root / "pairs" / split / "masks" / f"{split}{n}.png", flat(n, (6, 5)))
+        save_picture(root / "table" / split / f"{split}{n}.png", pixels)
+    table = "id,label\n" + "".join(f"{split}{n},{n}\n" for n in numbers)
     (root / "table" / f"{split or 'any'}.csv").write_text(table)
 
 
@@ -98,6 +99,57 @@ def test_splits_are_checked_one_by_one(tmp_path):
     assert "train.csv:4: has the label '2'" in problem
     report = check_dataset(tmp_path / "table" / "train", table=tmp_path / "table" / "train.csv")
     assert report.facts[0].startswith("images: 3 images")
+
+
+def test_one_folder_of_images_with_a_table_for_each_split(tmp_path):
+    for split, numbers in (("train", range(4)), ("valid", range(4, 6)), ("test", range(6, 8))):
+        for n in numbers:
+            save_picture(tmp_path / "pictures" / f"{n}.png", noise(6, 5, n))
+        (tmp_path / f"{split}.csv").write_text("id,label\n" + "".join(f"{n},{n % 2}\n" for n in numbers))
+    report = check_dataset(tmp_path)
+    assert report.problems == []
+    assert [fact.partition(",")[0] for fact in report.facts] == ["train: 4 images", "valid: 2 images", "test: 2 images"]
+    save_picture(tmp_path / "pictures" / "lost.png", noise(6, 5, 9))
+    assert ["has no label" in problem for problem in check_dataset(tmp_path).problems] == [True] * 3
+    options = DataOptions("table", str(tmp_path), num_classes=2)
+    with pytest.raises(ValueError, match=r"data.on_error to skip"):
+        open_split(options, "train")
+    (tmp_path / "pictures" / "lost.png").unlink()
+    assert [len(open_split(options, split)) for split in ("train", "valid", "test")] == [4, 2, 2]
+
+
+def test_leaks_between_splits(tmp_path):
+    for split, seeds in (("train", (0, 1, 1)), ("test", (2, 1))):
+        for n, seed in enumerate(seeds):
+            save_picture(tmp_path / "folders" / split / "a" / f"{split}_{n}.png", noise(6, 5, seed))
+    report = check_dataset(tmp_path / "folders")
+    (leak,) = report.problems
+    assert "test_1.png: is a leak: it is in test, and has the same content as" in leak
+    assert "train_1.png in train" in leak
+    assert str(report).count("\n1 problem:\n") == 1
+    assert "copies of images within a set: 1" in report.facts
+    save_picture(tmp_path / "folders" / "test" / "a" / "train_0.png", noise(6, 5, 3))  # not the same image
+    report = check_dataset(tmp_path / "folders")
+    assert len(report.problems) == 1
+    assert "1 file name in more than one split, first 'train_0.png'; a leak, if" in report.facts[-1]
+    save_picture(tmp_path / "tables" / "0.png")
+    for split in ("train", "test"):
+        (tmp_path / "tables" / f"{split}.csv").write_text("id,label\n0,1\n")
+    (leak,) = check_dataset(tmp_path / "tables").problems
+    assert "0.png: is a leak: it is in test, and is also in train" in leak
+
+
+def test_links_are_followed_and_splits_have_the_same_classes(tmp_path):
+    for n, name in enumerate("ab"):
+        save_picture(tmp_path / "elsewhere" / name / "x" / f"{n}.png", noise(6, 5, n))
+    (tmp_path / "photos" / "valid").mkdir(parents=True)
+    (tmp_path / "photos" / "train").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "a" / "x" / "loop").symlink_to(tmp_path / "elsewhere" / "a")
+    (tmp_path / "photos" / "valid" / "a").symlink_to(save_picture(tmp_path / "more" / "y" / "2.png").parent.parent)
+    (tmp_path / "more" / "link").symlink_to(tmp_path / "more" / "y")
+    report = check_dataset(tmp_path / "photos")
+    assert report.problems == ["valid: has different classes from train: b"]
+    assert [fact.partition(",")[0] for fact in report.facts[:2]] == ["train: 2 images", "valid: 2 images"]
 
 
 def test_idx(tmp_path):

@@ -49,7 +49,7 @@ def test_class_folders_with_problems(tmp_path):
     save_picture(tmp_path / "full" / "a.png")
     truncate(save_picture(tmp_path / "full" / "b.png"))
     save_picture(tmp_path / "stray.png")
-    with pytest.raises(ValueError, match=r"stray.png' lies outside the class folders and 1 more problems"):
+    with pytest.raises(ValueError, match=r"stray.png' lies outside the class folders and 1 more problem; "):
         ClassFolders(tmp_path)
     with pytest.warns(UserWarning, match=r"left out 3 of 4 in"):
         dataset = ClassFolders(tmp_path, on_error="skip")
@@ -146,7 +146,7 @@ def test_images_with_masks(tmp_path):
     with pytest.raises(ValueError, match=r"size.png' is 2 x 2 pixels, its image 3 x 2"):
         MaskFolders(*folders, 3)[2]
     save_picture(tmp_path / "images" / "alone.png")
-    with pytest.raises(ValueError, match=r"alone.png' has no mask in .*; on_error='skip' leaves such files out"):
+    with pytest.raises(ValueError, match=r"alone.png' has no mask in .*; to leave such files out, set"):
         MaskFolders(*folders, 3)
     save_picture(tmp_path / "masks" / "widow.png")
     with pytest.warns(UserWarning, match=r"left out 4 of 5"):

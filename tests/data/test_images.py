@@ -3,6 +3,7 @@
 import os
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,3 +178,46 @@ def test_rows_that_are_missing_are_not_black(read, tmp_path):
         read(tmp_path / "whole.tif")
     (tmp_path / "whole.tif").write_bytes(tiff(4, 6, bytes(24), t278=6))
     assert read(tmp_path / "whole.tif").shape[-2:] == (6, 4)
+
+
+def declare_rows(file: Path, rows: int) -> Path:
+    """Let the header of a PNG or JPEG declare another number of rows."""
+    data = bytearray(file.read_bytes())
+    if file.suffix == ".png":
+        data[20:24] = rows.to_bytes(4)
+        data[29:33] = zlib.crc32(data[12:29]).to_bytes(4)
+    else:
+        start = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+        data[start + 5 : start + 7] = rows.to_bytes(2)
+    file.write_bytes(data)
+    return file
+
+
+ENDINGS = {"a.png": {}, "a.jpg": {}, "progressive.jpg": {"progressive": True}, "sampled.jpg": {"subsampling": 0}}
+
+
+@pytest.mark.parametrize("shape", [(16, 12, 3), (33, 200, 3), (64, 70), (16, 300, 3)])
+@pytest.mark.parametrize("name", ENDINGS)
+def test_images_with_fewer_rows_than_they_declare_are_refused(name, shape, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    for values in (pixels, np.zeros_like(pixels), np.full_like(pixels, 128)):
+        file = save_picture(tmp_path / name, values, **ENDINGS[name])
+        assert read_pixels(file).shape[1] == shape[0]
+        with pytest.raises(ValueError, match="is cut off: it has fewer rows than the"):
+            read_pixels(declare_rows(file, shape[0] + 40))
+
+
+def test_a_small_png_that_declares_many_rows_is_refused_before_it_is_decoded(tmp_path):
+    file = declare_rows(save_picture(tmp_path / "a.png"), 4_000_000)
+    with pytest.raises(ValueError, match="bytes cannot hold 5 x 4000000 pixels"):
+        read_mask(file)
+
+
+def test_a_tiff_that_does_not_say_its_bits_is_refused(tmp_path):
+    file = save_picture(tmp_path / "a.tif", np.full((4, 4), 2, np.uint8))
+    data = file.read_bytes()
+    assert data.count(struct.pack("<HHI", 258, 3, 1)) == 1
+    file.write_bytes(data.replace(struct.pack("<HHI", 258, 3, 1), struct.pack("<HHI", 65000, 3, 1)))
+    for read in READERS:
+        with pytest.raises(ValueError, match=r"a\.tif' does not say how many bits its pixels have"):
+            read(file)

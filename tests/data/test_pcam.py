@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,19 @@ def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(write(tmp_path / "new") / "pipe.h5")
     with pytest.raises(ValueError, match=r"pipe.h5' is not a regular file"):
         repack(tmp_path / "new" / "pipe.h5", tmp_path / "out.h5")
+
+
+def test_chunks_that_the_index_does_not_have_are_refused(tmp_path):
+    patches = np.ones((3, 96, 96, 3), np.uint8)
+    root = write_patches(tmp_path, patches, LABELS[:3], chunks=(1, 96, 96, 3), compression="gzip")
+    file = root / pcam_file("train", "x")
+    with h5py.File(file) as handle:
+        chunk = handle["x"].id.get_chunk_info(1)
+    key = struct.pack("<IIQQQQQ", chunk.size, 0, 1, 0, 0, 0, 0)
+    data = file.read_bytes()
+    assert data.count(key) == 1
+    file.write_bytes(data.replace(key, struct.pack("<IIQQQQQ", chunk.size, 0, 1 << 40, 0, 0, 0, 0)))
+    dataset = PCam(root)
+    assert dataset[0][0].all()
+    with pytest.raises(ValueError, match=r"cannot read patch 1 of .*a part of it was never written"):
+        dataset[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import process_group
 from torch import Tensor, distributed
 from torch.multiprocessing.spawn import start_processes
 from torch.testing import assert_close
@@ -42,13 +43,11 @@ def run(x: ScaleSpace, back: tuple[Tensor, ...], sync: bool) -> dict[str, Any]:
 
 
 def worker(rank: int, folder: Path) -> None:
-    distributed.init_process_group("gloo", f"file://{folder / 'meet'}", rank=rank, world_size=len(BATCHES))
-    x, back = joint_batch()
-    own = slice(sum(BATCHES[:rank]), sum(BATCHES[: rank + 1]))
-    result = run(x[own], tuple(f[own] for f in back), sync=True)
-    torch.save(result, folder / f"{rank}.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+    with process_group(rank, folder, len(BATCHES)):
+        x, back = joint_batch()
+        own = slice(sum(BATCHES[:rank]), sum(BATCHES[: rank + 1]))
+        result = run(x[own], tuple(f[own] for f in back), sync=True)
+        torch.save(result, folder / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process, with batches of different sizes, has after one step."""
     folder = tmp_path_factory.mktemp("gloo")
     command = [sys.executable, "-W", "error", __file__, str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    paths = os.pathsep.join(sys.path)  # of this file's helpers
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{rank}.pt") for rank in range(len(BATCHES))]

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, resample, scale_shift
+from scalespaces._choices import SCALE_MODES
 from scalespaces.functional import avg_pool, blur_pool, global_pool, max_pool, scale_pool
-from scalespaces.functional._pool import SCALE_MODES
 
 POOLED = [mode for mode in SCALE_MODES if mode not in ("image", "trust")]  # what takes all levels, without parameters
 AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}

@@ -111,3 +111,21 @@ def test_pixels_have_weights_of_their_own():
 def test_errors(network, images, arguments, message):
     with pytest.raises(ValueError, match=message):
         scalespaces.calibrate(network, images, **arguments)
+
+
+def test_the_temperature_is_fitted():
+    plain = Stripes().eval()
+    plain.head.weight.data *= 30  # so it is far too sure of itself
+    network: Any = scalespaces.convert(plain, {"num_levels": 3}, scale_pool="image").eval()
+    images, labels = stripes(60, noise=12.0)
+    scalespaces.calibrate(network, images, labels, scales=[1, 2])
+    trust, (tests, truth) = network.scale_pool.trust, stripes(200, noise=12.0)
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(nn.functional.nll_loss(network(tests), truth))
+
+    fitted, features = loss(), network.scores_and_features(images)[1].level(0)
+    assert trust.temperature > 0
+    trust.temperature.data, trust.exponent.data = features.square().mean(1).sqrt().mean().detach(), torch.ones(())
+    assert loss() > 1.5 * fitted  # scores as they are at the size that the network knows

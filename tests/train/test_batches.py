@@ -11,7 +11,7 @@ from pictures import write_cityscapes
 from torch import Tensor
 
 from scalespaces.data import ArrayImages, Cityscapes
-from scalespaces.train._data import KeyedBatches, collate, evaluation_loader, training_loader
+from scalespaces.train._batches import KeyedBatches, collate, evaluation_loader, training_loader
 
 
 def dataset(number: int) -> ArrayImages:

@@ -177,8 +177,10 @@ def test_names_and_numbers_of_classes(roots, tmp_path):
         ({"jitter": (0, 2)}, r"data\.jitter is two factors above 0, .* got \(0, 2\)"),
         ({"kind": "masks", "augment": "pcam"}, r"data\.augment pcam is for classification, got the kind masks"),
         ({"kind": "pcam", "size": (9, 9)}, r"data\.size is for class_folders and tables, got the kind pcam"),
-        ({"kind": "table", "crop": (9, 9)}, r"data\.crop is for segmentation, got the kind table; use data\.size"),
-        ({"kind": "table", "flip": True}, r"data\.flip is for segmentation, got the kind table"),
+        ({"kind": "idx", "crop": (9, 9)}, r"data\.flip and data\.crop are for class_folders, .* got the kind idx"),
+        ({"kind": "masks", "balanced": True}, r"data\.balanced is for classification, got the kind masks"),
+        ({"color": (0.1, 2, 0, 0)}, r"data\.color is four changes, at least 0: .* got \(0\.1, 2, 0, 0\)"),
+        ({"kind": "pcam", "flip": True}, r"data\.flip and data\.crop are for class_folders, .* got the kind pcam"),
         ({"classes": ["a"]}, r"data\.classes are for masks, table and idx; data of the kind class_folders have"),
     ],
 )

@@ -343,7 +343,7 @@ def test_own_images_and_masks(tmp_path, capsys):
     save(create_model("resnet", width=3, num_classes=3), path)
     said = "--kind masks --metric mean_iou --scales 0.5 1 --tta 1 2"
     assert main(["evaluate", str(path), "--root", str(tmp_path), *said.split(), "--json", str(out)]) == 0
-    assert capsys.readouterr().out.startswith("mean_iou  ")
+    assert "test, 5 images\nmean_iou  " in capsys.readouterr().out
     results = json.loads(out.read_text(), parse_constant=pytest.fail)["results"]
     assert [(row["method"], row["scale"]) for row in results] == [(m, s) for m in ("plain", "tta") for s in (0.5, 1)]
     expected = evaluate(load(path), Shapes(), scales=[0.5, 1]).rows

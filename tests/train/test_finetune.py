@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from training import last_weights, small_run, write_noise
 
 from scalespaces import calibrate, models
+from scalespaces._choices import SCALES
 from scalespaces.data import to_unit
-from scalespaces.models._calibrate import SCALES
 from scalespaces.train import _run, train
 from scalespaces.train._data import open_split
 from scalespaces.train._levels import answer

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from scalespaces import ScaleSpace, convert
+from scalespaces._choices import SCALE_MODES, LevelPool, Supervision
 from scalespaces.functional import scale_pool
-from scalespaces.functional._pool import SCALE_MODES
 from scalespaces.models import ScaleNetwork, create_model
-from scalespaces.train._levels import LevelPool, Supervision, answer, level_scores, supervise
+from scalespaces.train._levels import answer, level_scores, supervise
 
 POOLS = get_args(LevelPool)[1:]
 

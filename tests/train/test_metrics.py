@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import process_group
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
@@ -156,19 +157,17 @@ def test_arguments(kind):
 
 
 def _process(rank: int, folder: Path) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    found = []
-    for metrics, (logits, target) in _distributed_cases():
-        rows = slice(0, 5) if rank == 0 else slice(5, None)
-        metrics.update(logits[rows], target[rows])
-        found.append(metrics.compute())
-        metrics.reset()
-        if rank == 0:  # the other process has seen nothing
-            metrics.update(logits, target)
-        found.append(metrics.compute())
-    (folder / f"{rank}.json").write_text(json.dumps(found))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    with process_group(rank, folder):
+        found = []
+        for metrics, (logits, target) in _distributed_cases():
+            rows = slice(0, 5) if rank == 0 else slice(5, None)
+            metrics.update(logits[rows], target[rows])
+            found.append(metrics.compute())
+            metrics.reset()
+            if rank == 0:  # the other process has seen nothing
+                metrics.update(logits, target)
+            found.append(metrics.compute())
+        (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
 def _distributed_cases() -> list[Any]:

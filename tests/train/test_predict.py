@@ -80,7 +80,7 @@ def test_windows_start_on_the_grids_of_coarse_networks(height, width):
 
 def blend_by_loops(model: nn.Module, image: Tensor, tile: int, overlap: int) -> Tensor:
     """The mean of the windows' answers at each pixel, with weights that fall off linearly from their centers."""
-    y, x = (predict._Axis(n, tile, overlap) for n in image.shape[1:])
+    y, x = (predict.Axis(n, tile, overlap) for n in image.shape[1:])
     total, weights = torch.zeros(3, *image.shape[1:]).double(), torch.zeros(image.shape[1:]).double()
     for top, first in zip(y.places, y.starts, strict=True):
         for left, second in zip(x.places, x.starts, strict=True):

@@ -288,7 +288,7 @@ ONE_LEVEL = ["--model.lift.num_levels=1", "--model.arguments.filter_levels=1"]
         (["--data.root", "nowhere"], FileNotFoundError, "data.root: there is no folder 'nowhere'"),
         (["--model.name", "s_densnet"], ValueError, "did you mean 's_densenet'"),
         (["--model.arguments.growht", "3"], ValueError, "model: s_densenet takes no argument 'growht'"),
-        (["--model.lift.levels", "3"], ValueError, "model: a lift takes no levels; it takes num_levels"),
+        (["--model.lift.levels", "3"], ValueError, "model.lift has no key 'levels'; did you mean 'num_levels'"),
         (["--model.arguments.num_classes", "5"], ValueError, "set the number of classes"),
         (["--model.name", "s_resnet"], ValueError, "use a network for classification"),
         (["--data.batch_size", "512"], ValueError, "use a smaller data.batch_size"),
@@ -302,9 +302,8 @@ ONE_LEVEL = ["--model.lift.num_levels=1", "--model.arguments.filter_levels=1"]
     ],
 )
 def test_what_cannot_be_is_refused_before_training(made, tmp_path, said, error, message):
-    recipe = load_recipe(PCAM, [*small("pcam", made), *said])
     with pytest.raises(error, match=re.escape(message)):
-        train(recipe, tmp_path / "out")
+        train(load_recipe(PCAM, [*small("pcam", made), *said]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

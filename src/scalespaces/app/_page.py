@@ -8,6 +8,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+from scalespaces._choices import METHODS
 from scalespaces._extras import require
 from scalespaces.app import _render as render
 from scalespaces.app._errors import LIFT, NETWORKS, SIDES, equivariance
@@ -15,7 +16,6 @@ from scalespaces.app._explore import MOST_LEVELS, lift_arguments, scale_space
 from scalespaces.app._guard import Guard
 from scalespaces.app._images import Picture, first_picture, read_picture
 from scalespaces.app._predictions import CLOSEST, FARTHEST, Loaded, load_network, over_zooms, predict
-from scalespaces.functional._lift import METHODS
 from scalespaces.theory._kernels import KERNELS
 
 _HEADER = """<header class="ss-header"><h1>scalespaces</h1>

@@ -5,6 +5,7 @@ parser, and ``run`` the arguments. A module that has a function ``parse`` instea
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -36,17 +37,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default those of the process, and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = " ".join(["scalespaces", *words[:1]])
+    args = argparse.Namespace()
     try:
         args = parse(words)
         args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # of `scalespaces models | head -1`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter flushes it again at its end
+        return 128 + 13  # as if SIGPIPE had ended it
     except (ValueError, OSError, ImportError) as error:
         message = " ".join(str(error).split())
+        message = _with_option(message, error) if hasattr(args, "size") else message
         print(f"{name}: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _with_option(message: str, error: Any) -> str:
+    """An error about an image that is too small, with the option that helps instead of arguments in Python."""
+    while error is not None and not hasattr(error, "smallest_side"):
+        error = error.__cause__
+    if error is None:
+        return message
+    side, way = error.smallest_side, error.way
+    return message.replace(way, f"use --size {side} {side} or more")
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -56,6 +73,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     listed = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, about in COMMANDS.items():
         listed.add_parser(name, help=about)
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        from scalespaces.theory._arguments import did_you_mean  # late, as it needs NumPy
+
+        parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}")
     name = parser.parse_args(words[:1]).command
     if name is None:
         return argparse.Namespace(run=lambda _: parser.print_help())

@@ -11,13 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalespaces import models
+from scalespaces._choices import SCALES
 from scalespaces._files import refuse_existing
 from scalespaces._progress import progress
 from scalespaces.cli import Parser, add_source, positive, seed, source
-from scalespaces.data._folders import image_files
-from scalespaces.models._calibrate import SCALES
-from scalespaces.train._predict import channels_of, device_called, read_channels, to_input
 
 
 def add_arguments(parser: Parser) -> None:
@@ -37,6 +34,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from scalespaces import models
+    from scalespaces.data._folders import image_files
+    from scalespaces.train._predict import channels_of, device_called, read_channels, to_input
+
     file, folder = Path(args.file), Path(args.images)
     out = Path(args.out or file.with_name(f"{file.stem}-calibrated{file.suffix}"))
     if not folder.is_dir():

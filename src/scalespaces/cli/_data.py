@@ -1,17 +1,18 @@
 """Download, make and check datasets (extra train)."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from scalespaces import data
 from scalespaces._files import refuse_existing
 from scalespaces.cli import Parser, positive, seed
-from scalespaces.data._fetch import BY_HAND, REMOTES
-from scalespaces.data._idx import IMAGES, read_idx_images, write_sets
-from scalespaces.data._pcam import repack
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from scalespaces.data import ArrayImages
 
 
 def add_arguments(parser: Parser) -> None:
@@ -43,8 +44,9 @@ def add_arguments(parser: Parser) -> None:
     add("--seed", type=seed, default=0, metavar="N", help="seed of the split, the scales and the places")
 
     text = "It knows PCam's HDF5 files, Cityscapes' tree, IDX files, a folder images next to a folder masks, images "
-    text += "with a CSV file (columns id and label), a folder for each class, and single files. Every file is read. "
-    text += "The exit code is 2 if anything is wrong."
+    text += "with a CSV file (columns id and label), a folder for each class, and single files; and train, "
+    text += "valid and test as folders or CSV files. Every file is read. An image that is in two of these "
+    text += "is reported as a leak. The exit code is 2 if anything is wrong."
     add = _task(tasks, "check", _check, "report what a dataset contains, and what is wrong where", text, "data/pcam")
     add("path", metavar="PATH", help="file or folder")
     add("--labels", metavar="CSV", help="labels of the images (default: a CSV file in or next to PATH)")
@@ -81,51 +83,71 @@ def _span(text: str) -> float | tuple[float, float]:
 
 
 def _fetch(args: argparse.Namespace) -> None:
+    from scalespaces.data import fetch
+    from scalespaces.data._fetch import BY_HAND, REMOTES
+
     if args.name is None:
         about = {name: remote.about for name, remote in REMOTES.items()} | BY_HAND
         print("\n".join(f"{name:13}  {text}" for name, text in about.items()))
         return
     folder = args.to or f"data/{args.name}"
-    files = data.fetch(args.name, folder, mirror=args.mirror, force=args.force)
+    files = fetch(args.name, folder, mirror=args.mirror, force=args.force)
     print(f"{folder} has {', '.join(file.name for file in files)}")
 
 
 def _check(args: argparse.Namespace) -> None:
-    report = data.check_dataset(args.path, table=args.labels, num_classes=args.classes)
+    from scalespaces.data import check_dataset
+    from scalespaces.data._folders import plural
+
+    report = check_dataset(args.path, table=args.labels, num_classes=args.classes)
     print(report)
     if number := len(report.problems):
-        raise ValueError(f"{number} problem{'s' * (number > 1)} in {args.path}")
+        raise ValueError(f"{plural(number, 'problem')} in {args.path}")
 
 
 def _repack(args: argparse.Namespace) -> None:
+    from scalespaces.data._pcam import repack
+
     repack(args.file, args.out, force=args.force)
     print(f"wrote {args.out}")
 
 
 def _mnist_scale(args: argparse.Namespace) -> None:
+    from scalespaces.data import mnist_scale
+
     folders = [Path(args.out, f"seed_{number}") for number in args.seeds]
     refuse_existing(folders, args.force)
     source = _source(args.source)
     for number, folder in zip(args.seeds, folders, strict=True):
-        _write(folder, data.mnist_scale(*source, number, counts=args.counts, scales=tuple(args.scales)), args.force)
+        _write(folder, mnist_scale(*source, number, counts=args.counts, scales=tuple(args.scales)), args.force)
 
 
 def _unseen_scale(args: argparse.Namespace) -> None:
+    from scalespaces.data import unseen_scales
+    from scalespaces.data._idx import IMAGES
+
     refuse_existing(Path(args.out).glob(f"*{IMAGES}*"), args.force)
     images, labels = _source(args.source)
     options: Any = {"canvas": args.canvas or 4 * images.shape[-1], "place": args.place, "counts": args.counts}
-    sets = data.unseen_scales(images, labels, args.train, args.tests, seed=args.seed, **options)
+    sets = unseen_scales(images, labels, args.train, args.tests, seed=args.seed, **options)
     _write(args.out, sets, args.force)
 
 
 def _source(name: str) -> tuple[np.ndarray, np.ndarray]:
     """All images and labels of scikit-learn's digits, or of MNIST's files in a folder: training and test set pooled."""
+    import numpy as np
+
+    from scalespaces.data import digits
+    from scalespaces.data._idx import read_idx_images
+
     if name == "digits":
-        return data.digits()
+        return digits()
     sets = [read_idx_images(name, split) for split in ("train", "test")]
     return np.concatenate([s.images[:, 0] for s in sets]), np.concatenate([s.labels for s in sets])
 
 
-def _write(folder: str | Path, sets: dict[str, data.ArrayImages], force: bool) -> None:
+def _write(folder: str | Path, sets: dict[str, ArrayImages], force: bool) -> None:
+    from scalespaces.data._idx import write_sets
+
     files = write_sets(folder, sets, force=force)
     print(f"wrote {len(files)} files, from {files[0]} to {files[-1]}")

@@ -4,22 +4,22 @@ trained at all these sizes. The digits come with scikit-learn: nothing is downlo
 cores and writes report.html, which works offline, results.json, and the trained network, network.safetensors.
 """
 
+from __future__ import annotations
+
 import argparse
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scalespaces import models
+from scalespaces._choices import EPOCHS
 from scalespaces._extras import require
 from scalespaces._files import prepare, replacing, write_json
 from scalespaces._tables import text_table
 from scalespaces.cli import Parser, positive, seed
-from scalespaces.demo import _study as demo
-from scalespaces.demo._charts import plot
-from scalespaces.demo._report import render
-from scalespaces.demo._result import SIZES, Result, verdicts
-from scalespaces.demo._study import FULL, QUICK, Settings
-from scalespaces.plotting import check_writable
+
+if TYPE_CHECKING:
+    from scalespaces.demo._result import Result
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,13 +27,20 @@ def add_arguments(parser: Parser) -> None:
     add("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="output folder")
     add("--full", action="store_true", help="three seeds and more test digits: mean and spread")
     add("--seed", type=seed, default=0, help="the first seed")
-    add("--epochs", type=positive, metavar="N", help=f"training epochs (default: {Settings().epochs})")
+    add("--epochs", type=positive, metavar="N", help=f"training epochs (default: {EPOCHS})")
     add("--quick", action="store_true", help="few digits and one epoch, only to check that it runs")
     add("--plot", metavar="FILE", help="also draw accuracy against size into this file: .png, .svg ...")
     add("--open", action="store_true", help="open the report in a browser at the end")
 
 
 def run(args: argparse.Namespace) -> None:
+    from scalespaces import models
+    from scalespaces.demo import _study as demo
+    from scalespaces.demo._charts import plot
+    from scalespaces.demo._report import render
+    from scalespaces.demo._study import FULL, QUICK, Settings
+    from scalespaces.plotting import check_writable
+
     # Find whatever can be wrong before the work begins.
     for module in ("sklearn", "matplotlib", "PIL.Image", "safetensors"):
         require(module, "demo")
@@ -62,6 +69,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _print(result: Result) -> None:
     """The accuracies and costs, and the promises."""
+    from scalespaces.demo._result import SIZES, verdicts
+
     rows = [["", *(f"{size:g}" for size in SIZES), "time", "memory"]]
     for method in result.methods:
         costs = f"{method.cost.predict:.1f}x", f"{method.cost.predict_memory:.1f}x"

@@ -2,29 +2,22 @@
 quality". The lift is the recommended one; --preset paper draws the paper's figure.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
-from typing import get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, get_args
 
 import scalespaces
+from scalespaces._choices import DOWNSCALINGS, METHODS, PAPER, PRESETS, SCALE_PADDINGS
 from scalespaces._files import prepare, write_json
 from scalespaces.cli import Parser, positive, progress, sampling, seed
-from scalespaces.data import photograph, read_image
-from scalespaces.functional._conv import SCALE_PADDINGS
-from scalespaces.functional._lift import METHODS, most_levels
-from scalespaces.models._convnet import random_network
-from scalespaces.models._registry import PRESETS
-from scalespaces.nn._lift import ARGUMENTS, PAPER
-from scalespaces.plotting import check_writable, plot_equivariance
-from scalespaces.testing import equivariance_error, translation_error
-from scalespaces.testing._equivariance import DOWNSCALINGS, extended
-from scalespaces.testing._table import error_text
 from scalespaces.theory._arguments import PaddingMode
 from scalespaces.theory._kernels import KERNELS
 from scalespaces.theory._scale import check_base
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NETWORK = ("channels", "filter_levels", "scale_padding", "seed", "base", "zero_scale", "kernel", "method", "sampling")
 _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "pillow": "Pillow's bicubic resize"}
@@ -61,6 +54,15 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import torch
+
+    from scalespaces.data import photograph, read_image
+    from scalespaces.models._convnet import random_network
+    from scalespaces.nn._lift import ARGUMENTS
+    from scalespaces.plotting import check_writable, plot_equivariance
+    from scalespaces.testing import equivariance_error, translation_error
+    from scalespaces.testing._table import error_text
+
     # Everything that can be wrong is found before the work begins.
     for name, value in PAPER.items():
         if getattr(args, name) is None:
@@ -133,6 +135,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_levels(args: argparse.Namespace, image: Tensor) -> None:
     """Two levels must see nothing past the last one; the last must have two samples along each axis, also if moved."""
+    from scalespaces.functional._lift import most_levels
+
     needed = 2 + max(args.layers) * (args.filter_levels - 1)
     if args.levels < needed:
         cause = f"{_plural(max(args.layers))} of filters of {args.filter_levels} levels leave nothing to compare"
@@ -146,6 +150,8 @@ def _check_levels(args: argparse.Namespace, image: Tensor) -> None:
 
 def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
     """The image, extended to a size at which borders look the same at all scales if that is near; and a note."""
+    from scalespaces.testing._equivariance import extended
+
     rests = {int(mode != "circular") for mode in args.padding_mode if mode != "zeros"}
     if not rests or (args.method, args.sampling) == ("cascade", "pyramid") or not args.base.is_integer():
         return image, ""

@@ -6,23 +6,19 @@ example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --roo
 test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png
 """
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from torch import nn
-
-from scalespaces import models
+from scalespaces._choices import Baselines, Kind, LevelPool
 from scalespaces._files import prepare, write_json
 from scalespaces.cli import Parser, add_source, natural, positive, seed, source
-from scalespaces.data._open import Kind
-from scalespaces.models._network import check_classes
-from scalespaces.plotting import check_writable, plot_over_scales
-from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
-from scalespaces.train._evaluate import Baselines, evaluate
-from scalespaces.train._levels import LevelPool, says_image_only
-from scalespaces.train._predict import describe_answers
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def add_arguments(parser: Parser) -> None:
@@ -34,14 +30,18 @@ def add_arguments(parser: Parser) -> None:
     add("--pool", choices=get_args(LevelPool), default="model", help=pool)
     add = parser.add_argument_group("images").add_argument
     kinds = get_args(Kind)
-    add("--kind", choices=kinds, required=True, metavar="KIND", help=f"kind of the data: {', '.join(kinds)}")
+    about = f"kind of the data: {', '.join(kinds)} (default: what the names in --root suggest)"
+    add("--kind", choices=kinds, metavar="KIND", help=about)
     add("--root", required=True, metavar="FOLDER", help="folder of the data")
-    add("--splits", nargs="+", default=["test"], metavar="NAME", help="sets: test, valid, train, or any IDX set's name")
-    add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this before anything else")
+    about = "sets: test, valid, train, or any IDX set's name (default: test, or else what was held out for validation)"
+    add("--splits", nargs="+", metavar="NAME", help=about)
+    about = "resize all images to this before anything else (default: as in the run of the first network)"
+    add("--size", type=positive, nargs=2, metavar=("H", "W"), help=about)
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
     add("--table", metavar="CSV", help="labels (table), if not in a file named after the split")
-    add("--seed", type=seed, metavar="N", help="seed used in training, if a set is held out of the training set")
-    add("--holdout", type=float, default=0.1, metavar="PART", help="part of the training set that was held out")
+    run = "(default: that of the run, if the first network lies next to its recipe.yaml)"
+    add("--seed", type=seed, metavar="N", help=f"seed used in training, if a set is held out of the training set {run}")
+    add("--holdout", type=float, metavar="PART", help=f"part of the training set that was held out {run}")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
     add("--limit", type=positive, metavar="N", help="measure only N images of each set, evenly spread over it")
     add = parser.add_argument_group("scales").add_argument
@@ -54,12 +54,20 @@ def add_arguments(parser: Parser) -> None:
     add("--tile", type=positive, metavar="N", help="side of the windows in which large images are segmented")
     add("--workers", type=natural, default=0, metavar="N", help="processes that read images")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
-    add("--metric", metavar="NAME", help="the metric to show (default: accuracy, or average_precision for pixels)")
+    add("--metric", metavar="NAME", help="the only metric to show (default: all; the plot shows the first)")
     add("--json", metavar="FILE", help="write all results there, classes and settings included")
     add("--plot", metavar="FILE", help="draw the metric against scale there: .png, .pdf, .svg ...")
 
 
 def run(args: argparse.Namespace) -> None:
+    from scalespaces.data._open import kind_of, sets_in
+    from scalespaces.models._network import check_classes
+    from scalespaces.plotting import check_writable, plot_over_scales
+    from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
+    from scalespaces.train._evaluate import evaluate
+    from scalespaces.train._levels import says_image_only
+    from scalespaces.train._predict import describe_answers
+
     # Find what is wrong before the work begins.
     if args.json is not None:
         prepare(args.json)
@@ -70,15 +78,22 @@ def run(args: argparse.Namespace) -> None:
     original = source(args)
     networks = {name: _load(file, original) for name, file in files.items()}
     own = len(describe_answers(next(iter(networks.values())))[0])
+    args.kind = args.kind or kind_of(args.root)
+    before = _recipe_of(args.files[0])
+    size = args.size or (before and before.data.kind == args.kind and before.data.size) or None
     options = DataOptions(
         args.kind,
         args.root,
-        size=args.size and (args.size[0], args.size[1]),
+        size=size and (size[0], size[1]),
         num_classes=own if args.classes is None and args.kind in ("masks", "table") else args.classes,
         table=args.table,
-        holdout=args.holdout,
+        holdout=args.holdout or (before.data.holdout if before else 0.1),
         on_error="skip" if args.skip_errors else "raise",
     )
+    if args.seed is None and before and Path(before.data.root).resolve() == Path(args.root).resolve():
+        args.seed = before.seed
+    if args.splits is None:
+        args.splits = ["test" if args.kind == "idx" or "test" in sets_in(Path(args.root), args.kind) else "valid"]
     given = ("scales", "baselines", "pool", "batch", "device", "workers", "limit", "tile", "metric")
     found = evaluate(
         networks,
@@ -88,7 +103,11 @@ def run(args: argparse.Namespace) -> None:
         classes=class_names(options) or num_classes(options),
         **{name: getattr(args, name) for name in given},
     )
+    where = f"{options.root}: {', '.join(args.splits)}, {found.rows[0].images} images"
+    print(f"{where}, resized to {size[0]} x {size[1]}" if size else where)
     print(found)
+    for metric in found.metrics[1:] if args.metric is None else ():
+        print(f"\n{found.table(metric)}")
     for name, network in networks.items():
         if args.pool == "model" and (note := says_image_only(network)):
             print(f"note: {name}: {note}")
@@ -103,8 +122,18 @@ def run(args: argparse.Namespace) -> None:
         print(f"wrote {args.plot}")
 
 
+def _recipe_of(file: str) -> Any:
+    """The recipe that a network was trained with, if that lies next to it."""
+    from scalespaces.train._recipe import load_recipe
+
+    recipe = Path(file).with_name("recipe.yaml")
+    return load_recipe(recipe) if recipe.is_file() else None
+
+
 def _load(file: str, source: nn.Module | None) -> nn.Module:
     """The network in a file, which may be a converted one if there is a source."""
+    from scalespaces import models
+
     try:
         return models.load(file)
     except ValueError:

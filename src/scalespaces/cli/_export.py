@@ -9,9 +9,7 @@ import argparse
 import sys
 from typing import Any
 
-from scalespaces import models
 from scalespaces.cli import Parser, add_source, positive, progress, source
-from scalespaces.models._export import check_format
 
 
 def add_arguments(parser: Parser) -> None:
@@ -20,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
     add("out", metavar="OUT", help="file to write: .onnx or .pt2")
     add_source(parser)
     add = parser.add_argument_group("shapes").add_argument
-    size = "height and width, if they are fixed (default: the paper's for its networks, else 224 224)"
+    size = "height and width, if they are fixed (default: the paper's for its networks, else 224, or as needed)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
     add("--batch", type=positive, default=1, metavar="N", help="batch size, if it is fixed")
     add("--static", action="store_true", help="fix batch, height and width in any case")
@@ -30,6 +28,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from scalespaces import models
+    from scalespaces.models._export import check_format
+
     check_format(args.out)
     network: Any = models.load(args.file, source(args))
     if models.Card.of(network).mean and not args.normalize:

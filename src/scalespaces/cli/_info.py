@@ -1,26 +1,26 @@
 """Print a network's table, layer by layer: the shape of the output as [levels, height, width, channels], parameters,
 multiply-adds and activations; and the totals compared with the plain baseline's. Nothing is computed, so any size
-works. Settings that are not given come from --preset.
+works. Settings that are not given come from --preset. A saved network and a recipe have their own settings.
+
+example: scalespaces info s_densenet --levels 3
 """
 
 import argparse
 import json
+from pathlib import Path
+from typing import Any
 
 import scalespaces
-from scalespaces import models
+from scalespaces._choices import METHODS, PRESETS, SCALE_PADDINGS, WINDOWS
 from scalespaces._files import prepare, write_json
 from scalespaces.cli import Parser, positive, sampling
-from scalespaces.functional._conv import SCALE_PADDINGS
-from scalespaces.functional._lift import METHODS
-from scalespaces.functional._pool import WINDOWS
-from scalespaces.models._registry import PRESETS, entry
-from scalespaces.nn._lift import ARGUMENTS
 
 
 def add_arguments(parser: Parser) -> None:
     parser.argument_default = argparse.SUPPRESS
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a name that `scalespaces models` lists")
+    about = "a name that `scalespaces models` lists, a saved network (.safetensors) or a recipe (.yaml)"
+    add("model", metavar="MODEL", help=about)
     size = "channels, height and width of the image (default: the paper's, 3 96 96 or 3 992 992)"
     add("--input", type=positive, nargs=3, metavar=("C", "H", "W"), help=size)
     add("--json", nargs="?", const="-", metavar="FILE", help="write JSON there; without FILE, print JSON, no table")
@@ -41,15 +41,22 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    found = entry(args.model)
+    from scalespaces import models
+    from scalespaces.models._registry import entry
+    from scalespaces.nn._lift import ARGUMENTS
+
     said = {name: value for name, value in vars(args).items() if name not in ("run", "model")}
-    path, shape = said.pop("json", None), tuple(said.pop("input", found.input_shape))
-    if len(said.get("filter_levels", ())) == 1:
-        said["filter_levels"] = said["filter_levels"][0]
-    said["lift"] = {name: said.pop(name) for name in ARGUMENTS if name in said}
+    path, given = said.pop("json", None), said.pop("input", None)
+    name, said = _settings(args.model, said)
+    found = entry(name)
+    shape = tuple(given or (said.get("in_channels", found.input_shape[0]), *found.input_shape[1:]))
+    said["lift"] = {**said.pop("lift", {}), **{name: said.pop(name) for name in ARGUMENTS if name in said}}
     if path not in (None, "-"):
         prepare(path)
-    model = models.create_model(args.model, in_channels=shape[0], **said)
+    said["in_channels"] = shape[0]
+    model = models.create_model(name, **said)
+    if given is None:
+        shape = (shape[0], *(max(n, model.smallest_side) for n in shape[1:]))
     summary, others = models.summarize(model, shape), {}
     if found.baseline is not None:
         plain = models.create_model(found.baseline, in_channels=shape[0], num_classes=model.config["num_classes"])
@@ -66,9 +73,35 @@ def run(args: argparse.Namespace) -> None:
         return
     plain = model.config["lift"] | {key: value for key, value in model.config.items() if key not in ("name", "lift")}
     settings = ", ".join(f"{key} {value}" for key, value in plain.items() if value is not None)
-    print(f"{args.model}: {found.about}\n{settings}\n")
-    print(summary.table(args.model, others))
+    print(f"{args.model}: {found.about if args.model == name else f'{name}, {found.about}'}\n{settings}\n")
+    print(summary.table(name, others))
     print("\nshape: [levels, height, width, channels], at level 0; MiB: the outputs of all layers, float32, one image")
     if path is not None:
         write_json(path, document)
         print(f"\nwrote {path}")
+
+
+def _settings(model: str, said: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments of a network: those that were given, or those of a file."""
+    file = Path(model)
+    if file.suffix not in (".safetensors", ".yaml", ".yml"):
+        if len(said.get("filter_levels", ())) == 1:
+            said["filter_levels"] = said["filter_levels"][0]
+        return model, said
+    if said:
+        got = ", ".join(f"--{name.removeprefix('num_').replace('_', '-')}" for name in said)
+        raise ValueError(f"{model!r} has its own settings; leave out {got}, or give the name of a network")
+    if file.suffix == ".safetensors":
+        from scalespaces import models
+
+        config = dict(models.load(file).config)
+        return config.pop("name"), config
+    from scalespaces.train import load_recipe
+
+    recipe = load_recipe(file, ["--data.root", "."])  # which is not read
+    if recipe.model.name is None:
+        raise ValueError(f"info knows networks by name, but {model!r} has no model.name")
+    more: dict[str, Any] = {"preset": recipe.model.preset, "lift": recipe.model.lift}
+    if recipe.data.num_classes is not None:
+        more["num_classes"] = recipe.data.num_classes
+    return recipe.model.name, more | recipe.model.arguments

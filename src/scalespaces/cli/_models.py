@@ -2,10 +2,8 @@
 
 import argparse
 
-from scalespaces import models
 from scalespaces._tables import text_table
 from scalespaces.cli import Parser
-from scalespaces.models._registry import entry
 
 
 def add_arguments(parser: Parser) -> None:
@@ -13,6 +11,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from scalespaces import models
+    from scalespaces.models._registry import entry
+
     names = models.list_models(args.pattern)
     if not names:
         raise ValueError(f"no model matches {args.pattern!r}; there are {', '.join(models.list_models())}")

@@ -1,32 +1,35 @@
 """Predict with a saved network. A classifier writes a CSV file with a row for each image: file, predicted class, and
 the probability of each class. A network for segmentation writes a folder with a palette PNG of class numbers for each
 image, and legend.json: the classes, their colors, and their shares of each image. Every file is written completely or
-not at all.
+not at all. Slides (whole-slide formats, and tiled TIFF images too large to be read whole) are read window by window:
+OUT is then a folder with a tiled pyramidal TIFF for each, the heat map of a classifier or the mask, a small PNG to look
+at, and legend.json. After an interruption, the same command resumes. torchrun shares the windows among processes.
 
 example: scalespaces predict model.safetensors slides/ --out predictions.csv
 """
 
+from __future__ import annotations
+
 import argparse
 import csv
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, get_args
 
 import scalespaces
-from scalespaces import models
+from scalespaces._choices import BACKGROUND, TILE, WINDOW, LevelPool
 from scalespaces._extras import require
 from scalespaces._files import refuse_existing, replacing, write_json
 from scalespaces._progress import progress
 from scalespaces.cli import Parser, add_source, natural, positive, source
-from scalespaces.data._folders import image_files
-from scalespaces.data._pixels import SUFFIXES
-from scalespaces.train import _predict as predict
-from scalespaces.train._levels import LevelPool, says_image_only
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from scalespaces.train._predict import Color
 
 Skipped = dict[str, str] | None  # files that cannot be used and the reasons; None if they are errors
 
@@ -35,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="MODEL", help="the network, .safetensors")
     add("images", nargs="+", metavar="IMAGE", help="images, or folders whose images are all used, subfolders included")
-    add("--out", required=True, metavar="OUT", help="CSV file (classification) or folder (segmentation) to write")
+    add("--out", required=True, metavar="OUT", help="CSV file (classification) or folder (masks, slides) to write")
     add("--force", action="store_true", help="overwrite existing files")
     add("--skip-errors", action="store_true", help="leave out images that cannot be used, and list them")
     group = parser.add_argument_group("network")
@@ -47,17 +50,39 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("classification").add_argument
     size = "resize all images to this, as data.size did in training"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
-    add = parser.add_argument_group("segmentation").add_argument
-    tile = "side in pixels of the windows for large images (default: images of up to 4 million "
-    add("--tile", type=positive, metavar="N", help=f"{tile}pixels as a whole, others in windows of {predict.TILE})")
+    add = parser.add_argument_group("segmentation and slides").add_argument
+    tile = "side in pixels of the windows for large images (default: images of up to 4 million pixels as a whole, "
+    tile += f"others in windows of {TILE}; {WINDOW} for a classifier on slides)"
+    add("--tile", type=positive, metavar="N", help=tile)
     add("--overlap", type=natural, metavar="N", help="pixels that windows share (default: a quarter of --tile)")
     add("--overlay", action="store_true", help="also write NAME.overlay.png: the classes' colors on the image")
+    add = parser.add_argument_group("slides").add_argument
+    add("--stream", action="store_true", help="read every image, a tiled TIFF, as a slide, whatever its size")
+    skip = (
+        "leave out windows of plain background: those whose standard deviation, of values from 0 to 1, is at most T in "
+    )
+    skip += f"every channel ({BACKGROUND} if T is not given), or whose tiles the file leaves out"
+    add("--skip-background", type=_deviation, nargs="?", const=BACKGROUND, metavar="T", help=skip)
+
+
+def _deviation(text: str) -> float:
+    try:
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text!r}")
 
 
 def run(args: argparse.Namespace) -> None:
+    from scalespaces import models
+    from scalespaces.train import _predict as predict
+    from scalespaces.train._levels import says_image_only
+
     # Find what is wrong before the work begins.
     files, out = _find(args.images), Path(args.out)
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+    stream = _streams(args, files)
+    if not stream and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         refuse_existing([out], args.force)
     model = models.load(args.file, source(args), device=predict.device_called(args.device))
     classes, pixels = predict.describe_answers(model)
@@ -67,7 +92,8 @@ def run(args: argparse.Namespace) -> None:
     for note in filter(None, notes):
         print(f"note: {note}", file=sys.stderr)
     skipped: Skipped = {} if args.skip_errors else None
-    (_write_masks if pixels else _write_table)(args, model, classes, files, skipped)
+    write = _write_slides if stream else _write_masks if pixels else _write_table
+    write(args, model, classes, files, skipped)
     if skipped:
         print("\n".join(f"left out: {reason}" for reason in skipped.values()), file=sys.stderr)
         print(f"left out {len(skipped)} of {len(files)} images", file=sys.stderr)
@@ -75,6 +101,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _find(given: Sequence[str]) -> dict[Path, Path]:
     """The images, sorted, and the path of each below the folder it was found in."""
+    from scalespaces.data._folders import image_files
+    from scalespaces.data._pixels import SUFFIXES
+
     found: dict[Path, Path] = {}
     for path in map(Path, given):
         if path.is_dir():
@@ -87,6 +116,19 @@ def _find(given: Sequence[str]) -> dict[Path, Path]:
         folders = ", ".join(map(repr, given))
         raise ValueError(f"no images in {folders}; files that end in {', '.join(SUFFIXES)} are looked for")
     return dict(sorted(found.items()))
+
+
+def _streams(args: argparse.Namespace, files: Iterable[Path]) -> bool:
+    """Whether the images are slides: all of them or none."""
+    from scalespaces.data._slides import is_slide
+
+    kinds = {file: args.stream or is_slide(file) for file in files}
+    if len({*kinds.values()}) > 1:
+        first = next(str(file) for file in kinds if kinds[file])
+        raise ValueError(f"{first!r} is a slide, but other images are not; predict them separately, or use --stream")
+    if args.skip_background is not None and not any(kinds.values()):
+        raise ValueError("--skip-background is for slides; use --stream to read a tiled TIFF of any size as one")
+    return any(kinds.values())
 
 
 def _refuse_sources(args: argparse.Namespace, files: Iterable[Path], written: Iterable[Path]) -> None:
@@ -105,6 +147,8 @@ def _check_any(done: int, skipped: Skipped) -> None:
 def _write_table(
     args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: Skipped
 ) -> None:
+    from scalespaces.train import _predict as predict
+
     for option in ("overlay", "tile", "overlap"):
         if getattr(args, option):
             raise ValueError(f"--{option} is for networks that answer for every pixel, but this one classifies images")
@@ -120,31 +164,23 @@ def _write_table(
             writer.writerow([Path(file).as_posix(), predicted, *(f"{p:.7g}" for p in probabilities.tolist())])
             counts[predicted] += 1
         _check_any(counts.total(), skipped)
-    often = ", ".join(f"{number} {name}" for name, number in counts.most_common(5))
-    more = f" and {len(counts) - 5} more classes" if len(counts) > 5 else ""
-    print(f"wrote {args.out}: {often}{more}")
+    often = ", ".join(f"{name!r} {number} time{'s' * (number > 1)}" for name, number in counts.most_common(5))
+    more = f", and {len(counts) - 5} other classes" if len(counts) > 5 else ""
+    images = f"{counts.total()} image{'s' * (counts.total() > 1)}"
+    print(f"wrote {args.out} with {images}; predicted {often}{more}")
 
 
 def _write_masks(
     args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: Skipped
 ) -> None:
+    from scalespaces.train import _predict as predict
+
     if args.size is not None:
         raise ValueError("--size is for classification: masks are as large as their images")
     if len(classes) > 256:
         raise ValueError(f"masks have 256 classes at most, but the network has {len(classes)}")
     out, colors = Path(args.out), predict.palette(classes)
-    if out.is_file():
-        raise NotADirectoryError(f"masks go into a folder, but {args.out!r} is a file")
-    targets: dict[Path, list[Path]] = {}
-    taken: dict[Path, Path] = {}
-    suffixes = (".png", ".overlay.png") if args.overlay else (".png",)
-    for file, name in files.items():
-        targets[file] = [out / name.with_name(name.stem + suffix) for suffix in suffixes]
-        for target in targets[file]:
-            if (other := taken.setdefault(target, file)) != file:
-                both = f"{str(other)!r} and {str(file)!r}"
-                raise ValueError(f"{both} would both be written as {str(target)!r}; predict them separately")
-    _refuse_sources(args, files, [*taken, out / "legend.json"])
+    targets = _targets(args, files, (".png", ".overlay.png") if args.overlay else (".png",))
     images: dict[str, object] = {}
     for file in progress(files, "predicting"):
         with predict.skipping([file], skipped):
@@ -156,20 +192,74 @@ def _write_masks(
                 "share": dict(zip(classes, shares, strict=True)),
             }
     _check_any(len(images), skipped)
+    _write_legend(args, classes, images)
+    print(f"wrote {len(images)} {'mask' if len(images) == 1 else 'masks'} and legend.json into {out}")
+
+
+def _write_slides(
+    args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: Skipped
+) -> None:
+    from scalespaces.train import _predict as predict
+    from scalespaces.train import _slides as slides
+
+    for option in ("size", "overlay"):
+        if getattr(args, option):
+            raise ValueError(f"--{option} is for images that are read whole, but these are slides")
+    if args.skip_errors and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("--skip-errors is for one process, but torchrun started several; leave damaged slides out")
+    out, images = Path(args.out), {}
+    targets = _targets(args, files, (".tif", ".png"))
+    options: dict[str, Any] = {"tile": args.tile, "overlap": args.overlap, "batch": args.batch, "pool": args.pool}
+    options |= {"skip_background": args.skip_background, "force": args.force}
+    for file in files:
+        with predict.skipping([file], skipped):
+            about = slides.predict_slide(model, file, targets[file][0], **options)
+            if about is not None:
+                images[file.as_posix()] = {"result": targets[file][0].relative_to(out).as_posix(), **about}
+    if slides.is_first():
+        _check_any(len(images), skipped)
+        _write_legend(args, classes, images)
+        print(f"wrote {len(images)} tiled TIFF {'file' if len(images) == 1 else 'files'} and legend.json into {out}")
+
+
+def _targets(args: argparse.Namespace, files: dict[Path, Path], suffixes: Sequence[str]) -> dict[Path, list[Path]]:
+    """The files to write for each image, in the folder of the output."""
+    out = Path(args.out)
+    if out.is_file():
+        raise NotADirectoryError(f"results go into a folder, but {args.out!r} is a file")
+    targets: dict[Path, list[Path]] = {}
+    taken: dict[Path, Path] = {}
+    for file, name in files.items():
+        targets[file] = [out / name.with_name(name.stem + suffix) for suffix in suffixes]
+        for target in targets[file]:
+            if (other := taken.setdefault(target, file)) != file:
+                both = f"{str(other)!r} and {str(file)!r}"
+                raise ValueError(f"{both} would both be written as {str(target)!r}; predict them separately")
+    _refuse_sources(args, files, [*taken, out / "legend.json"])
+    return targets
+
+
+def _write_legend(args: argparse.Namespace, classes: Sequence[str], images: dict[str, Any]) -> None:
+    from scalespaces.train._predict import palette
+
+    colors = palette(classes)
     legend = {
         "scalespaces": scalespaces.__version__,
         "model": Path(args.file).as_posix(),
         "classes": [{"number": n, "name": name, "color": list(colors[n])} for n, name in enumerate(classes)],
         "images": images,
     }
-    write_json(out / "legend.json", legend)
-    print(f"wrote {len(images)} {'mask' if len(images) == 1 else 'masks'} and legend.json into {out}")
+    write_json(Path(args.out) / "legend.json", legend)
 
 
 def _write_mask(
-    args: argparse.Namespace, model: nn.Module, file: Path, colors: Sequence[predict.Color], targets: Sequence[Path]
-) -> torch.Tensor:
+    args: argparse.Namespace, model: nn.Module, file: Path, colors: Sequence[Color], targets: Sequence[Path]
+) -> Tensor:
     """Write the files of an image, and return its mask."""
+    import torch
+
+    from scalespaces.train import _predict as predict
+
     image = predict.read_channels(file, predict.channels_of(model))
     options: dict[str, Any] = {"tile": args.tile, "overlap": args.overlap, "batch": args.batch, "pool": args.pool}
     with predict.named(file, image):

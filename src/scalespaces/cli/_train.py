@@ -11,6 +11,7 @@ from scalespaces.cli import Parser, add_allowed
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse a recipe's file, which comes first, and options for its keys."""
+    require("yaml", "train")
     from scalespaces.train._recipe import parse_recipe, recipe_parser
 
     parser = recipe_parser(
@@ -31,6 +32,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if not words:
         return argparse.Namespace(run=lambda _: parser.print_help())
     file = None if words[0].startswith("-") else words[0]
+    if file is not None and file.endswith(".safetensors"):
+        way = f"to train it further, name it in a recipe, or: scalespaces train RECIPE --model.file {file}"
+        raise ValueError(f"{file!r} is a network, but train takes a recipe, a YAML file; {way}")
     for word in words[1:] if file is None else ():
         if word.endswith((".yaml", ".yml")) and Path(word).is_file():
             raise ValueError(f"the recipe comes first: scalespaces train {word} ...")

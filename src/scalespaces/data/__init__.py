@@ -1,7 +1,7 @@
 """Images to train and test with: readers of datasets, downloads, augmentation, and sets of digits at many scales.
 
-One reader for each file format: ``_pixels`` (images, masks), ``_idx``, ``_pcam`` (HDF5). One class for each layout, in
-``_folders``, ``_pcam`` and ``_keys`` (arrays); ``_open`` opens them all.
+One reader for each file format: ``_pixels`` (images, masks), ``_slides`` (tiled TIFF), ``_idx``, ``_pcam`` (HDF5). One
+class for each layout, in ``_folders``, ``_pcam`` and ``_keys`` (arrays); ``_open`` opens them all.
 """
 
 from scalespaces.data._check import check_dataset

@@ -1,18 +1,30 @@
 """Is a dataset complete? What it contains, and what is wrong where."""
 
+import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from scalespaces._choices import Kind
 from scalespaces._progress import progress
 from scalespaces.data import _pcam as pcam
-from scalespaces.data._folders import CITY_SPLITS, ImageFiles, NothingLeftError, folder_classes, image_files
+from scalespaces.data._folders import (
+    CITY_SPLITS,
+    ClassFolders,
+    ImageFiles,
+    NothingLeftError,
+    folder_classes,
+    image_files,
+    plural,
+)
 from scalespaces.data._idx import IMAGES, read_idx, read_idx_images
-from scalespaces.data._open import ANY, Kind, named, open_whole
+from scalespaces.data._open import ANY, kind_of, named, open_whole
 from scalespaces.data._pixels import read_pixels
 
 
@@ -23,9 +35,10 @@ class Report:
     kind: str
     facts: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    sets: dict[str, ImageFiles[Any]] = field(default_factory=dict, repr=False)  # those that could be read
 
     def __str__(self) -> str:
-        verdict = f"{len(self.problems)} problems:" if self.problems else "no problems"
+        verdict = f"{plural(len(self.problems), 'problem')}:" if self.problems else "no problems"
         return "\n  ".join([self.kind, *self.facts]) + "\n" + "\n  ".join([verdict, *self.problems])
 
     def note(self, problems: Mapping[Path, str] | Mapping[str, str]) -> None:
@@ -47,6 +60,7 @@ class Report:
         with self.noting(name):
             dataset = open_whole(folder, kind, split, table, num_classes, "skip")
             if isinstance(dataset, ImageFiles):
+                self.sets[name] = dataset
                 self.note(dataset.skipped)
                 self.facts.append(f"{name}: {len(dataset)} images, {dataset.summary()}")
 
@@ -67,11 +81,14 @@ def check_dataset(path: str | Path, *, table: str | Path | None = None, num_clas
         raise FileNotFoundError(f"no file or folder {str(path)!r}")
     if path.is_file():
         return _check_file(path)
-    if any((path / pcam.pcam_file(split, part)).exists() for split in pcam.SPLITS for part in "xy"):
+    kind = None
+    with suppress(ValueError):
+        kind = kind_of(path)
+    if kind == "pcam":
         return _check_pcam(path)
-    if (path / "leftImg8bit").is_dir() or (path / "gtFine").is_dir():
+    if kind == "cityscapes":
         return _check_cityscapes(path)
-    if any(path.glob(f"*{IMAGES}*")):
+    if kind == "idx":
         return _check_idx(path, 10 if num_classes is None else num_classes)
     return _check_folders(path, table, ANY if num_classes is None else num_classes)
 
@@ -183,5 +200,39 @@ def _check_folders(path: Path, table: str | Path | None, num_classes: int) -> Re
         what = f"{len(image_files(path))} images but neither classes nor labels" if image_files(path) else "nothing"
         raise ValueError(f"{str(path)!r} holds {what} that is known here; see `scalespaces data check --help`")
     for split, folder in sets.items():
-        report.read(split if len(sets) > 1 else "images", folder, kind, split, tables.get(split), num_classes)
+        report.read(split or "images", folder, kind, split, tables.get(split), num_classes)
+    classes = {name: data.classes for name, data in report.sets.items() if isinstance(data, ClassFolders)}
+    for name, found in classes.items():
+        if differ := sorted(set(found) ^ set(next(iter(classes.values())))):
+            report.note({name: f"has different classes from {next(iter(classes))}: {', '.join(differ)}"})
+    with report.noting(path):
+        _find_leaks(report)
     return report
+
+
+def _find_leaks(report: Report) -> None:
+    """Images of one split that are also in another, which makes results look better than they are."""
+    sizes = Counter(file.stat().st_size for data in report.sets.values() for file, _ in data.samples)
+    by_content: dict[str, list[tuple[str, Path]]] = {}
+    by_name: dict[str, list[tuple[str, Path]]] = {}
+    for name, data in report.sets.items():
+        for file, _ in progress(data.samples, f"comparing {name}"):
+            by_name.setdefault(file.name, []).append((name, file))
+            if sizes[file.stat().st_size] > 1:  # only files of the same size can be the same
+                digest = hashlib.sha256(file.read_bytes()).hexdigest()
+                by_content.setdefault(digest, []).append((name, file))
+    copies = 0
+    for found in by_content.values():
+        (first, file), *others = found
+        copies += sum(name == first for name, _ in others)
+        for name, other in others:
+            if name != first:
+                same = "is also" if other == file else f"has the same content as {file}"
+                report.note({other: f"is a leak: it is in {name}, and {same} in {first}; keep it in one split"})
+    if copies:
+        held = "; the part held out for validation may contain some" if len(report.sets) == 1 else ""
+        report.facts.append(f"copies of images within a set: {copies}{held}")
+    again = [found for found in by_name.values() if len({name for name, _ in found}) > 1]
+    if again:
+        text = f"{plural(len(again), 'file name')} in more than one split, first {again[0][0][1].name!r}"
+        report.facts.append(f"{text}; a leak, if a name stands for one scene or patient")

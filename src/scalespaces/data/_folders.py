@@ -1,11 +1,12 @@
 """Images in files: a folder for each class, a folder with a table of labels, images with masks, and Cityscapes."""
 
 import csv
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -55,20 +56,23 @@ class ImageFiles(ImageDataset, Generic[T]):
         deep: bool = False,
         crop: Size = None,
         flip: bool = False,
+        center: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is one of raise, skip, got {on_error!r}")
         self.size, self.crop, self.deep, self.flip = sides(size, "size"), sides(crop, "crop"), deep, flip
+        self.center = center
         self.root, self.samples, self.skipped = Path(root), list(samples), dict(problems)
         self._sizes, self._shares = Counter[str](), Counter[int]()
         if on_error == "skip":
             self._skip_unreadable()
         elif problems:
             file, reason = next(iter(problems.items()))
-            more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
-            raise ValueError(f"{file!r} {reason}{more}; on_error='skip' leaves such files out")
+            more = f" and {plural(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
+            way = "set data.on_error to skip in a recipe, --skip-errors for evaluate, on_error='skip' in Python"
+            raise ValueError(f"{file!r} {reason}{more}; to leave such files out, {way}")
         if not self.samples:
             rule = f"images are files that end in {', '.join(SUFFIXES)}"
             raise NothingLeftError(f"no images in {str(root)!r} can be used; {rule}", self.skipped)
@@ -117,10 +121,12 @@ class ImageFiles(ImageDataset, Generic[T]):
             if h > height or w > width:
                 file = str(self.samples[index][0])
                 raise ValueError(f"{file!r} is {width} x {height} pixels, smaller than the crop, {w} x {h}")
-            top, left = (int(generator.integers(room + 1)) for room in (height - h, width - w))
-            image, target = (pixels[..., top : top + h, left : left + w] for pixels in (image, target))
+            rooms = (height - h, width - w)
+            top, left = (room // 2 if self.center else int(generator.integers(room + 1)) for room in rooms)
+            image = image[..., top : top + h, left : left + w]
+            target = target[..., top : top + h, left : left + w] if target.ndim else target
         if self.flip and generator.integers(2):
-            image, target = image.flip(-1), target.flip(-1)
+            image, target = image.flip(-1), target.flip(-1) if target.ndim else target
         return image.contiguous(), target.contiguous()
 
 
@@ -132,19 +138,33 @@ class ClassFolders(ImageFiles[int]):
         size: side or ``(height, width)`` that all images are resized to; by default they keep their sizes.
         deep: also read images of more than 8 bits, and return all as float32.
         on_error: ``"raise"``, or ``"skip"`` to leave out empty classes and unreadable images, with a warning.
+        crop, flip, seed: as in :class:`Cityscapes`; crops keep the scale of what is in the images.
+        center: crop the center of images, not a random part.
 
     Shape:
         - Samples: image :math:`(3, H, W)` uint8, class number int64
     """
 
-    def __init__(self, root: str | Path, *, size: Size = None, deep: bool = False, on_error: OnError = "raise") -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        size: Size = None,
+        deep: bool = False,
+        on_error: OnError = "raise",
+        crop: Size = None,
+        flip: bool = False,
+        center: bool = False,
+        seed: int = 0,
+    ) -> None:
         problems = dict.fromkeys(map(str, image_files(root, deep=False)), "lies outside the class folders")
         found = {Path(root, name): image_files(Path(root, name)) for name in folder_classes(root)}
         problems |= {str(folder): "is a class without images" for folder, files in found.items() if not files}
         found = {folder: files for folder, files in found.items() if files}
         self.classes = [folder.name for folder in found]
         samples = [(file, label) for label, files in enumerate(found.values()) for file in files]
-        super().__init__(root, samples, problems, on_error, size=size, deep=deep)
+        crops: dict[str, Any] = {"crop": crop, "flip": flip, "center": center, "seed": seed}
+        super().__init__(root, samples, problems, on_error, size=size, deep=deep, **crops)
         self.labels = torch.tensor([label for _, label in self.samples])
 
 
@@ -158,6 +178,8 @@ class LabeledFolder(ImageFiles[int]):
         size, deep: as in :class:`ClassFolders`.
         on_error: ``"raise"``, or ``"skip"`` to leave out, with a warning: rows without an image, images without a row,
             labels out of range and unreadable images.
+        others: tables of other splits with images in the same folder, which need no row in this one.
+        crop, flip, center, seed: as in :class:`ClassFolders`.
     """
 
     def __init__(
@@ -169,6 +191,11 @@ class LabeledFolder(ImageFiles[int]):
         size: Size = None,
         deep: bool = False,
         on_error: OnError = "raise",
+        others: Iterable[str | Path] = (),
+        crop: Size = None,
+        flip: bool = False,
+        center: bool = False,
+        seed: int = 0,
     ) -> None:
         files = image_files(root)
         by_name = {file.name: file for file in files} | _by_stem(files)
@@ -183,8 +210,10 @@ class LabeledFolder(ImageFiles[int]):
                 problems[where] = f"has the label {label!r} for {name!r}; labels are from 0 to {num_classes - 1}"
             elif labels.setdefault(file, int(label)) != int(label):
                 raise ValueError(f"{str(table)!r} has two labels for {str(file)!r}: {labels[file]} and {int(label)}")
+        named |= {by_name.get(name) for other in others for _, name, _ in _rows(other)}
         problems |= {str(file): f"has no label in {str(table)!r}" for file in files if file not in named}
-        super().__init__(root, sorted(labels.items()), problems, on_error, size=size, deep=deep)
+        crops: dict[str, Any] = {"crop": crop, "flip": flip, "center": center, "seed": seed}
+        super().__init__(root, sorted(labels.items()), problems, on_error, size=size, deep=deep, **crops)
         self.labels = torch.tensor([label for _, label in self.samples])
 
 
@@ -298,20 +327,29 @@ def read_pair(file: Path, mask_file: Path, deep: bool = False) -> tuple[Tensor, 
 
 
 def image_files(folder: str | Path, deep: bool = True) -> list[Path]:
-    """The images in a folder and, if ``deep``, in the folders inside it, sorted; hidden ones are left out."""
-    folder = _folder(folder)
-    return sorted(
-        file
-        for file in (folder.rglob("*") if deep else folder.iterdir())
-        if file.suffix.lower() in SUFFIXES
-        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
-        and file.is_file()
-    )
+    """The images in a folder and, if ``deep``, in the folders inside it, sorted; hidden ones are left out.
+
+    Links to files and folders are followed, but not a link to a folder that contains it, which would never end.
+    """
+    found: list[Path] = []
+    for place, folders, names in os.walk(_folder(folder), followlinks=True):
+        inside = Path(place)
+        above = {inside.resolve(), *inside.resolve().parents}
+        hidden = [name for name in folders if name.startswith(".") or (inside / name).resolve() in above]
+        folders[:] = [name for name in folders if deep and name not in hidden]
+        files = (inside / name for name in names if not name.startswith("."))
+        found += [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
+    return sorted(found)
 
 
 def folder_classes(root: str | Path) -> list[str]:
     """The names of the folders that stand for classes, sorted; hidden ones are left out."""
     return sorted(path.name for path in _folder(root).iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def plural(number: int, what: str) -> str:
+    """The number and the word, with an s unless there is one."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _folder(path: str | Path) -> Path:

@@ -101,6 +101,12 @@ class Part(ImageDataset):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.dataset[int(self.indices[index])]
 
+    @property
+    def labels(self) -> Tensor:
+        """The classes of the samples, if every image has one."""
+        labels: Tensor = getattr(self.dataset, "labels")  # noqa: B009
+        return labels[torch.from_numpy(self.indices)]
+
 
 def check_labels(labels: np.ndarray, num_classes: int | None, where: str) -> None:
     """Refuse labels that are not class numbers. The error names the first one and its place."""

@@ -1,14 +1,14 @@
 """Find and open a split of a dataset of any kind."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from scalespaces._choices import Kind
 from scalespaces.data._folders import Cityscapes, ClassFolders, LabeledFolder, MaskFolders, OnError, folder_classes
 from scalespaces.data._idx import IMAGES, read_idx_images
 from scalespaces.data._keys import ImageDataset
-from scalespaces.data._pcam import SPLITS, PCam
+from scalespaces.data._pcam import SPLITS, PCam, pcam_file
 
-Kind = Literal["pcam", "cityscapes", "idx", "class_folders", "table", "masks"]
 ANY = 2**31  # so many classes that every label is valid
 _NAMES = {"valid": ("valid", "val", "validation"), "val": ("val", "valid", "validation")}
 
@@ -27,7 +27,42 @@ def open_whole(
         return MaskFolders(folder / "images", folder / "masks", num_classes, on_error=on_error, **options)
     if table is None:
         return ClassFolders(folder, on_error=on_error, **options)
-    return LabeledFolder(folder, table, num_classes, on_error=on_error, **options)
+    tables = [named(folder, name, ".csv") for name in SPLITS] if table.parent == folder else []
+    others = [other for other in tables if other is not None] if table in tables else []
+    return LabeledFolder(folder, table, num_classes, on_error=on_error, others=others, **options)
+
+
+def kind_of(root: str | Path) -> Kind:
+    """The kind of the data in a folder, from the names in it."""
+    root = Path(root)
+    if not root.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(root)!r}")
+    first = next(filter(None, (named(root, split) for split in SPLITS)), root)
+    if any((root / pcam_file(split, part)).exists() for split in SPLITS for part in "xy"):
+        return "pcam"
+    if (root / "leftImg8bit").is_dir() or (root / "gtFine").is_dir():
+        return "cityscapes"
+    if any(root.glob(f"*{IMAGES}*")):
+        return "idx"
+    if (first / "images").is_dir() and (first / "masks").is_dir():
+        return "masks"
+    if any(named(root, split, ".csv") for split in SPLITS):
+        return "table"
+    if folder_classes(root):
+        return "class_folders"
+    layouts = "a folder for each class, train.csv with the columns id and label, or the folders images and masks"
+    raise ValueError(f"{str(root)!r} has no layout that is known; use {layouts}")
+
+
+def sets_in(root: Path, kind: Kind) -> list[str]:
+    """The names of the sets that can be opened. A validation set is listed if it has files of its own."""
+    if kind == "idx":
+        return sorted({file.name.partition(IMAGES)[0] for file in root.glob(f"*{IMAGES}*")})
+    if kind == "pcam":
+        return [split for split in SPLITS if (root / pcam_file(split, "x")).exists()]
+    place = root / "leftImg8bit" if kind == "cityscapes" else root
+    found = [split for split in SPLITS if named(place, split, ".csv" if kind == "table" else "")]
+    return found or ["train"]
 
 
 def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = None) -> tuple[Path, Path | None, bool]:

@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,24 @@ def _checked(handle: Any, file: str | Path, part: str) -> Any:
 def read_part(stored: Any, where: int | slice, failure: str) -> np.ndarray:
     """Read a part of a dataset. Whatever goes wrong is a ValueError that begins with ``failure``."""
     try:
+        if not all(_is_written(stored, place) for place in _chunks_of(stored, where)):
+            raise Refused("a part of it was never written")
         return stored[where]
     except Exception as error:  # h5py raises errors of every kind
         raise ValueError(f"{failure}: {error}") from error
+
+
+def _chunks_of(stored: Any, where: int | slice) -> Iterator[tuple[int, ...]]:
+    """Where the chunks begin that hold these samples."""
+    if stored.chunks:
+        samples = range(len(stored))[where] if isinstance(where, slice) else [where]
+        others = [range(0, n, m) for n, m in zip(stored.shape[1:], stored.chunks[1:], strict=True)]
+        yield from product(sorted({n // stored.chunks[0] * stored.chunks[0] for n in samples}), *others)
+
+
+def _is_written(stored: Any, place: tuple[int, ...]) -> bool:
+    """Whether the file has a chunk: HDF5 returns zeros for one that it does not find."""
+    return stored.id.get_chunk_info_by_coord(place).byte_offset is not None
 
 
 def patches_per_read(patches: Any) -> int:

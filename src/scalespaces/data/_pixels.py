@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scalespaces._extras import require
 from scalespaces._files import excess, most, regular
+from scalespaces.data._complete import lacks_rows
 
 T = TypeVar("T")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm")
@@ -53,7 +54,12 @@ def decode_file(
         with path.open("rb") as stream, pillow.open(stream, formats=formats) as picture:
             if formats and (reason := _wrong_size(picture, os.fstat(stream.fileno()).st_size)):
                 raise Refused(reason)
-            return decode(picture)
+            if picture.format == "TIFF" and _hides_bits(picture):
+                raise Refused("does not say how many bits its pixels have (tag 258); write it again")
+            decoded = decode(picture)
+            if lacks_rows(picture, stream):
+                raise Refused(f"is cut off: it has fewer rows than the {picture.size[1]} it declares; write it again")
+            return decoded
     except Refused as error:
         raise ValueError(f"{str(file)!r} {error}") from None
     except Exception as error:  # broken files make Pillow raise errors of every kind
@@ -71,6 +77,8 @@ def _wrong_size(picture: Any, file_size: int) -> str:
     """What is wrong with the sizes that an image declares, before it is decoded, as a phrase; or ""."""
     if reason := excess(math.prod(picture.size), "pixels"):
         return reason
+    if picture.format == "PNG" and math.prod(picture.size) // 8 > 1032 * file_size:  # the most that deflate packs
+        return f"is cut off: {file_size:,} bytes cannot hold {picture.size[0]} x {picture.size[1]} pixels"
     if picture.format != "TIFF":
         return ""
     tags = picture.tag_v2
@@ -83,6 +91,14 @@ def _wrong_size(picture: Any, file_size: int) -> str:
             need = f"its pixels need {needed} strips or tiles and {least:,} bytes"
             return f"is cut off: {need}, it has {there} and {file_size:,}; write it again"
     return excess(tags.get(322, 1) * tags.get(323, 1), "pixels")  # tiles, which may be larger than the image
+
+
+def _hides_bits(picture: Any) -> bool:
+    """Whether a TIFF has no number of bits, which stands for one bit per pixel, but holds more bytes than that."""
+    tags = picture.tag_v2
+    across, down = (tags.get(322, 1), tags.get(323, 1)) if 324 in tags else picture.size
+    most_bytes = -(-across // 8) * down * len(tags.get(324, (1,)))
+    return 258 not in tags and sum(tags.get(325 if 324 in tags else 279, ())) > 2 * most_bytes
 
 
 def _is_deep(picture: Any) -> bool:
@@ -143,7 +159,8 @@ def read_pixels(file: str | Path, *, deep: bool = False, size: tuple[int, int] |
         if not _is_deep(picture):
             picture = picture.convert("RGB")
         elif not deep:
-            raise Refused(f"has more than 8 bits per pixel (mode {picture.mode}); read it with deep=True or convert it")
+            way = "convert it, or read it with deep=True in Python"
+            raise Refused(f"has more than 8 bits per pixel (mode {picture.mode}); {way}")
         else:
             values = np.array(picture).astype(np.float32)
             if picture.mode.startswith("I"):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces import models
+from scalespaces._choices import EPOCHS, Supervision
 from scalespaces._extras import require
 from scalespaces._html import encode
 from scalespaces._measure import environment, peak_memory, ratios, take_turns
@@ -23,7 +24,7 @@ from scalespaces.demo._result import SHOWN, SIZES, TRAINED, Cost, Frame, Method,
 from scalespaces.functional import lift
 from scalespaces.models._convnet import random_network
 from scalespaces.testing import EquivarianceTable, equivariance_error
-from scalespaces.train._levels import Supervision, supervise
+from scalespaces.train._levels import supervise
 from scalespaces.train._scales import MultiScale, draw_scales
 
 SIDE = 32  # pixels of a digit of size 1
@@ -64,7 +65,7 @@ class Settings:
 
     train: int = 1297
     test: int = 300
-    epochs: int = 12
+    epochs: int = EPOCHS
     batch_size: int = 64
     rounds: int = 7
     timed: int = 16

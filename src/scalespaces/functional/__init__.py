@@ -10,3 +10,6 @@ from scalespaces.functional._trust import trust
 __all__ = ["downscale", "feature_pyramid", "lift", "resample", "scale_shift"]
 __all__ += ["avg_pool", "blur_pool", "global_pool", "max_pool", "scale_pool", "trust"]
 __all__ += ["scale_batch_norm", "scale_conv", "scale_dropout"]
+
+# Goes up on purpose, and last: it fills the container's table of torch's functions.
+import scalespaces.foreign  # noqa: E402, F401

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalespaces._choices import SCALE_PADDINGS
 from scalespaces._torch import is_channels_last
 from scalespaces.functional._correlate import correlate, spread_window
 from scalespaces.functional._fast._choice import can_fold, folding_pays, runs_channels_last
@@ -19,8 +20,6 @@ from scalespaces.space._space import ScaleSpace, check_grid
 from scalespaces.space._strict import is_strict
 from scalespaces.theory._arguments import PaddingMode, check_choice, check_padding_mode
 from scalespaces.theory._kernels import check_causal_padding
-
-SCALE_PADDINGS = ("zeros", "replicate", "valid")
 
 
 def scale_conv(

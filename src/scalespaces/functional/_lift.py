@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scalespaces._choices import METHODS
 from scalespaces._torch import constant, full_precision
 from scalespaces.functional._constants import at_least, lasts, sent
 from scalespaces.functional._correlate import correlate
@@ -28,7 +29,6 @@ from scalespaces.theory._kernels import check_zero_scale, get_kernel
 from scalespaces.theory._scale import Base, check_base, expansion
 
 Sampling = str | float
-METHODS = ("cascade", "direct")  # the exact one, and the paper's
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,13 +3,14 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scalespaces._choices import SCALE_MODES, WINDOWS
 from scalespaces._torch import constant, full_precision
 from scalespaces.functional._constants import sent
 from scalespaces.functional._correlate import correlate
@@ -23,11 +24,7 @@ from scalespaces.space._space import ScaleSpace, check_grid, check_space
 from scalespaces.theory._arguments import PaddingMode, check_choice
 
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-WINDOWS = ("dilated", "plain")  # the equivariant one, and the paper's
 GLOBAL_MODES = ("mean", "max")
-ScaleMode = Literal["image", "mean", "max", "logsumexp", "probabilities", "trust"]
-SCALE_MODES: tuple[str, ...] = get_args(ScaleMode)
-"""How levels are combined: the one list for networks, recipes and commands."""
 
 
 def avg_pool(

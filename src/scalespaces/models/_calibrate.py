@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from scalespaces._choices import SCALES
 from scalespaces._progress import Progress
 from scalespaces._tables import text_table
 from scalespaces.functional._resample import on_image
@@ -26,7 +27,6 @@ from scalespaces.nn import ScalePool, Trust
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_integer, check_real
 
-SCALES = (0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
 FEWEST = 20  # images, below which a fit says more about these images than about levels
 Labels = Tensor | Sequence[int] | Sequence[Tensor] | None  # of images, or of their pixels
 _PIXELS = 256  # of each image and scale, where every pixel has a class
@@ -207,24 +207,31 @@ def _look(
 
 
 def _fit(samples: _Samples, home: Tensor, seed: int, steps: int = 400) -> Trust:
-    """The perceptron under whose weights the right answers are most probable."""
+    """The perceptron and the temperature under which the right answers are most probable."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         trust = Trust()
     variance, mean = torch.var_mean(samples.statistics[samples.present], 0)
     trust.norm.load_state_dict({"running_mean": mean, "running_var": variance}, strict=False)
     trust.temperature.data, trust.exponent.data = home.clone(), torch.ones(())
-    with torch.no_grad():  # what each level says for the right answer does not change while the weights are learned
-        right = samples.target[:, None, None].expand(*samples.present.shape, 1)
-        said = samples.log_probabilities(trust).gather(2, right)[..., 0]
-    learned = [*trust.first.parameters(), *trust.second.parameters()]
-    optimizer = torch.optim.Adam(learned, lr=0.01, weight_decay=1e-3)
+    right = samples.target[:, None, None].expand(*samples.present.shape, 1)
+    weights = [*trust.first.parameters(), *trust.second.parameters()]
+    groups = [
+        {"params": weights, "lr": 0.01, "weight_decay": 1e-3},
+        {"params": [trust.temperature], "lr": 0.1 * float(home)},
+        {"params": [trust.exponent], "lr": 0.1},
+    ]
+    optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    said = torch.empty(0)  # by each level for the right answer
     with torch.enable_grad():
-        for _ in range(steps):
+        for step in range(steps):
             optimizer.zero_grad()
+            # All classes of all samples are looked at for this, so the temperature takes a tenth of the steps.
+            said = said.detach() if step % 10 else samples.log_probabilities(trust).gather(2, right)[..., 0]
             (-(samples.confidence(trust).log_softmax(1) + said).logsumexp(1).mean()).backward()
             optimizer.step()
+            trust.temperature.data.clamp_(min=float(home) / 10)  # never negative
             schedule.step()
     return trust.eval()
 

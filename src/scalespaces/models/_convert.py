@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalespaces._choices import SCALE_MODES, SCALE_PADDINGS
 from scalespaces._torch import NormBase, hint
 from scalespaces.functional import scale_pool as pool_levels
-from scalespaces.functional._conv import SCALE_PADDINGS
 from scalespaces.functional._lift import check_images
-from scalespaces.functional._pool import SCALE_MODES
 from scalespaces.models._gather import gather, grids_of, map_spaces
 from scalespaces.models._modules import CONVOLUTIONS, ConversionError, Interaction, choose, explain, refuse, replace
 from scalespaces.models._network import LiftLike, ScaleNetwork, evaluating, first_channels, plain

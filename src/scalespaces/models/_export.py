@@ -80,7 +80,8 @@ def export(
     Args:
         model: a network that takes images; it is not changed. It is exported in evaluation mode.
         path: of the file, which ends in ``.onnx`` or ``.pt2``.
-        size: height and width, if they are fixed; by default those of the registered network, or 224.
+        size: height and width, if they are fixed; by default those of the registered network, or 224;
+            larger if the network needs larger images.
         batch: number of images, if it is fixed.
         static: fix batch, height and width in any case.
         levels: also return the scores of every level, for a network that has levels.
@@ -98,7 +99,8 @@ def export(
     graph = _Graph(copy.deepcopy(model), card if normalize else Card(), levels)
     job = _Job(prepare(path), graph, {"card": card.to_json(), "normalizes": normalize})
     name = model.config.get("name") if isinstance(model, ScaleNetwork) else None
-    usual = (224, 224) if name is None else entry(name).input_shape[1:]
+    least = model.smallest_side if isinstance(model, ScaleNetwork) else 1
+    usual = [max(n, least) for n in ((224, 224) if name is None else entry(name).input_shape[1:])]
     height, width = (check_integer("size", n, 1) for n in size or usual)
     fixed = (check_integer("batch", batch, 1), first_channels(model), height, width)
     # Traced with two samples of the last level after strides of 32: torch takes sizes of one for constants.

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scalespaces._choices import SCALE_PADDINGS, WINDOWS
 from scalespaces._files import most
 from scalespaces.functional import feature_pyramid, resample
-from scalespaces.functional._conv import SCALE_PADDINGS
-from scalespaces.functional._pool import WINDOWS
 from scalespaces.functional._resample import on_image
 from scalespaces.nn import Lift, P4Conv2d, ScalePool, checkpoint
 from scalespaces.nn._conv import ScaleConv
@@ -30,7 +29,10 @@ _LARGEST = sys.float_info.max
 
 
 class ImageTooSmallError(ValueError):
-    """An image is smaller than a network's ``smallest_side``."""
+    """An image is smaller than a network's ``smallest_side``, which the error has, if it is known."""
+
+    smallest_side: int
+    way = "use a lift with fewer num_levels or a smaller base, or larger images"
 
 
 @dataclass(frozen=True)
@@ -264,8 +266,9 @@ class NamedNetwork(ScaleNetwork):
         if any(isinstance(n, int) and n < self.smallest_side for n in image.shape[2:]):
             cause = f"{self.lift.num_levels} levels and {len(self.levels_pooled)} poolings"
             rule = f"{cause} need images of at least {self.smallest_side} pixels along each side"
-            ways = "use a lift with fewer num_levels or a smaller base, or larger images"
-            raise ImageTooSmallError(f"{rule}, got {tuple(image.shape[2:])}; {ways}")
+            error = ImageTooSmallError(f"{rule}, got {tuple(image.shape[2:])}; {ImageTooSmallError.way}")
+            error.smallest_side = self.smallest_side
+            raise error
         levels = self.lift(image)
         if image.stride(1) == 1:  # channels last: levels that were cut or gathered may not be
             levels = levels.map(lambda level: level.contiguous(memory_format=torch.channels_last))

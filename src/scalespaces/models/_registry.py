@@ -14,13 +14,11 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
+from scalespaces._choices import PRESETS
 from scalespaces.models._network import NamedNetwork, check_classes, plain
 from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
-from scalespaces.nn._lift import PAPER, as_lift
+from scalespaces.nn._lift import as_lift
 from scalespaces.theory._arguments import check_choice, did_you_mean
-
-PRESETS: dict[str, dict[str, Any]] = {"recommended": {}, "paper": {"lift": PAPER, "window": "plain"}}
-"""The arguments that each preset changes."""
 
 
 @dataclass(frozen=True)

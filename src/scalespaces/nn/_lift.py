@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from scalespaces._choices import PAPER
 from scalespaces.functional import downscale
 from scalespaces.functional._lift import Sampling, apply_lift, check_dims, check_images, plan_lift
 from scalespaces.functional._lift import warn_of_single_samples as warn
@@ -15,7 +16,6 @@ from scalespaces.theory._arguments import PaddingMode, check_choice, check_integ
 from scalespaces.theory._kernels import Kernel, check_causal_base, check_causal_padding, check_zero_scale
 from scalespaces.theory._scale import Base, check_base
 
-PAPER: dict[str, Any] = {"sampling": "dense", "method": "direct"}
 """The arguments of the paper's lift that differ from ours."""
 
 

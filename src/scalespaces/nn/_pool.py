@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from scalespaces._choices import SCALE_MODES, WINDOWS
 from scalespaces.functional import avg_pool, blur_pool, global_pool, max_pool, resample, scale_pool, trust
-from scalespaces.functional._pool import GLOBAL_MODES, SCALE_MODES, WINDOWS
+from scalespaces.functional._pool import GLOBAL_MODES
 from scalespaces.functional._resample import on_image
 from scalespaces.functional._trust import SIZE, STATISTICS, level_statistics
 from scalespaces.nn._base import Device, Dtype, Layer

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from scalespaces._choices import METHODS
 from scalespaces.functional._conv import scale_conv
-from scalespaces.functional._lift import METHODS, LiftPlan, apply_lift, plan_lift
+from scalespaces.functional._lift import LiftPlan, apply_lift, plan_lift
 from scalespaces.semigroups._semigroup import Lifted, Semigroup
 from scalespaces.semigroups._translations import Shift, ShiftGrid
 from scalespaces.space._space import ScaleSpace

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalespaces._choices import DOWNSCALINGS
 from scalespaces._extras import require
 from scalespaces.functional import downscale, scale_shift
 from scalespaces.functional._sampling import pad, sample
@@ -19,7 +20,6 @@ from scalespaces.testing._table import Comparison, EquivarianceTable, Pair, colu
 from scalespaces.testing._watch import Watched, level_numbers
 from scalespaces.theory._arguments import check_choice, check_integer
 
-DOWNSCALINGS = ("cascade", "direct", "pillow")
 Downscaling = str | Callable[[Tensor, int], Tensor]
 Model = Callable[[Tensor], Any]
 Rows = Sequence[int] | None  # of a table; None takes all that make sense

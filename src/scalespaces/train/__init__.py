@@ -9,10 +9,9 @@ A notebook needs only five names; the commands run the same functions::
     scalespaces.train.predict(network, "slide.png")
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scalespaces._extras import require
+from scalespaces._extras import late
 
 if TYPE_CHECKING:
     from scalespaces.train._evaluate import evaluate
@@ -24,16 +23,5 @@ __all__ = ["Recipe", "evaluate", "load_recipe", "predict", "train"]
 
 # The file of each name, imported late since Lightning takes seconds; and the extra's module that a file needs.
 _HOME = {"Recipe": "_recipe", "evaluate": "_evaluate", "load_recipe": "_recipe", "predict": "_predict", "train": "_run"}
-_NEEDS = {"_recipe": "yaml", "_run": "lightning.pytorch"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if (file := _HOME[name]) in _NEEDS:
-        require(_NEEDS[file], "train")
-    return getattr(import_module(f"{__name__}.{file}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_NEEDS = {"_recipe": ("yaml", "train"), "_run": ("lightning.pytorch", "train")}
+__getattr__, __dir__ = late(__name__, _HOME, _NEEDS)

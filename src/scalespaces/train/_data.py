@@ -1,26 +1,16 @@
-"""The data of a recipe: its options, its sets, its classes and its batches.
+"""The data of a recipe: its options, its sets and its classes. Help shows the options, so torch is imported late."""
 
-A training batch depends on (seed, epoch, batch) alone, not on the number of processes.
-"""
-
-import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from scalespaces.data import ClassFolders, ImageDataset
-from scalespaces.data._folders import CITY_CLASSES
-from scalespaces.data._keys import Part
-from scalespaces.data._open import ANY, Kind, classes_in, find_split, open_whole
-from scalespaces.data._scales import split_classes
+from scalespaces._choices import Fill, Kind
 from scalespaces.theory._arguments import check_choice
-from scalespaces.train._scales import Fill
+
+if TYPE_CHECKING:  # jsonargparse would run this to resolve the options, if their types were not evaluated here
+    from scalespaces.data import ImageDataset
 
 
 @dataclass
@@ -37,9 +27,12 @@ class DataOptions:
         workers: reading processes per device.
         size: height and width that images are resized to (class_folders, table); needed if they differ in size. Use the
             same for evaluate and predict.
-        crop: height and width of random crops while training (segmentation); whole images are validated in windows of
-            this size.
-        flip: mirror half of the images left to right while training (segmentation).
+        crop: height and width of random crops while training (class_folders, table, segmentation). Unlike size, this
+            keeps the scale of what is in the images. The center is validated, of this size; for segmentation, whole
+            images are, in windows of this size.
+        flip: mirror half of the images left to right while training (class_folders, table, segmentation).
+        color: largest change of brightness, contrast, saturation and hue while training, such as [0.2,0.2,0.2,0.02].
+        balanced: draw training samples so that all classes are equally frequent (classification).
         augment: augmentation of training images on the device: none, or the paper's for pcam.
         jitter: scale jitter: training images are shown larger or smaller by a factor between these two.
         jitter_fill: what lies around an image that is shown smaller: its mirror image (reflect), or black (zeros).
@@ -60,6 +53,8 @@ class DataOptions:
     size: tuple[int, int] | None = None
     crop: tuple[int, int] | None = None
     flip: bool = False
+    color: tuple[float, float, float, float] | None = None
+    balanced: bool = False
     augment: Literal["none", "pcam"] = "none"
     jitter: tuple[float, float] | None = None
     jitter_fill: Fill = "reflect"
@@ -90,10 +85,16 @@ class DataOptions:
             raise ValueError(f"data.augment pcam is for classification, got the kind {self.kind}")
         if self.size is not None and self.kind not in ("class_folders", "table"):
             raise ValueError(f"data.size is for class_folders and tables, got the kind {self.kind}")
-        if self.flip and not self.segmentation:
-            raise ValueError(f"data.flip is for segmentation, got the kind {self.kind}")
-        if self.crop is not None and not self.segmentation:
-            raise ValueError(f"data.crop is for segmentation, got the kind {self.kind}; use data.size")
+        if (self.flip or self.crop is not None) and self.kind in ("pcam", "idx"):
+            rule = "data.flip and data.crop are for class_folders, table, masks and cityscapes"
+            raise ValueError(f"{rule}, got the kind {self.kind}")
+        if self.color is not None and not (min(self.color) >= 0 and max(self.color[1:3]) <= 1):
+            rule = "data.color is four changes, at least 0: brightness, contrast and saturation up to 1, hue"
+            raise ValueError(f"{rule}, got {self.color}")
+        if self.color is not None and self.augment == "pcam":
+            raise ValueError("data.augment pcam changes colors itself: leave data.color out")
+        if self.balanced and self.segmentation:
+            raise ValueError(f"data.balanced is for classification, got the kind {self.kind}")
 
     @property
     def segmentation(self) -> bool:
@@ -101,8 +102,13 @@ class DataOptions:
         return self.kind in ("cityscapes", "masks")
 
 
-def open_split(options: DataOptions, split: str = "train", *, seed: int | None = 0) -> ImageDataset:
+def open_split(options: DataOptions, split: str = "train", *, seed: int | None = 0) -> "ImageDataset":
     """A set of a recipe: ``"train"``, ``"valid"`` or ``"test"``, or any IDX set by its name."""
+    from scalespaces.data import ClassFolders
+    from scalespaces.data._keys import Part
+    from scalespaces.data._open import ANY, classes_in, find_split, open_whole, sets_in
+    from scalespaces.data._scales import split_classes
+
     # A validation set without files of its own is held out of the training set. Without a seed, none can be.
     root, kind = Path(options.root), options.kind
     if not root.exists():
@@ -110,8 +116,13 @@ def open_split(options: DataOptions, split: str = "train", *, seed: int | None =
     classes = num_classes(options) if kind in ("idx", "table", "masks") else ANY
     folder, table, own = find_split(root, kind, split, options.table)
     if not own and split not in ("train", "valid"):
-        raise FileNotFoundError(f"data.root: there is no set {split!r} in {str(root)!r}")
+        there = ", ".join(sets_in(root, kind))
+        way = "" if "valid" in there else "; valid is the part of train that is held out for validation"
+        raise FileNotFoundError(f"data.root: there is no set {split!r} in {str(root)!r}, which has {there}{way}")
     more: dict[str, Any] = {"size": options.size} if kind in ("class_folders", "table") else {}
+    if kind in ("class_folders", "table"):
+        training = split == "train"
+        more |= {"crop": options.crop, "flip": options.flip and training, "center": not training, "seed": seed or 0}
     if options.segmentation and split == "train":
         more = {"crop": options.crop, "flip": options.flip, "seed": seed or 0}
     dataset = open_whole(folder, kind, split if own else "train", table, classes, options.on_error, **more)
@@ -138,6 +149,9 @@ def open_split(options: DataOptions, split: str = "train", *, seed: int | None =
 
 def class_names(options: DataOptions) -> tuple[str, ...]:
     """The names of the classes, in their order; none if neither the data nor the options define them."""
+    from scalespaces.data._folders import CITY_CLASSES
+    from scalespaces.data._open import classes_in
+
     if options.kind == "pcam":
         return ("normal", "tumor")
     if options.kind == "cityscapes":
@@ -155,111 +169,3 @@ def num_classes(options: DataOptions) -> int:
     if not names and number is None and options.kind != "idx":
         raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not define it")
     return number or len(names) or 10  # as MNIST has
-
-
-class KeyedBatches(Sampler[list[int]]):
-    r"""The batches of an epoch, of which every process takes its part.
-
-    The samples are permuted by (seed, epoch). Step :math:`n` takes the samples :math:`nB` to :math:`(n+1)B` with the
-    batch size :math:`B`. Processes and accumulated batches split a step and do not change it. Samples that do not fill
-    a step are left out; they differ in every epoch. The first batch is batch ``start`` of ``epoch``.
-
-    Example:
-        >>> images, labels = torch.zeros(10, 8, 8, dtype=torch.uint8), torch.arange(10)
-        >>> dataset = scalespaces.data.ArrayImages(images, labels)
-        >>> whole, half = KeyedBatches(dataset, 4), KeyedBatches(dataset, 4, rank=1, processes=2)
-        >>> [batch[2:] for batch in whole] == list(half)
-        True
-    """
-
-    def __init__(
-        self,
-        dataset: ImageDataset,
-        batch_size: int,
-        seed: int = 0,
-        *,
-        rank: int = 0,
-        processes: int = 1,
-        accumulate: int = 1,
-        epoch: int = 0,
-        start: int = 0,
-    ) -> None:
-        if batch_size % (processes * accumulate):
-            rule = f"data.batch_size is divided among {processes} processes and {accumulate} accumulated batches"
-            raise ValueError(f"{rule}, got {batch_size}; use a multiple of {processes * accumulate}")
-        if len(dataset) < batch_size:
-            rule = f"a step needs data.batch_size, {batch_size} samples, but the training set has {len(dataset)}"
-            raise ValueError(f"{rule}; use a smaller data.batch_size")
-        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
-        self.rank, self.processes, self.accumulate = rank, processes, accumulate
-        self.epoch, self.start = epoch, start
-
-    def set_epoch(self, epoch: int) -> None:
-        """Continue with that epoch; from its first batch, unless it is the epoch to start with."""
-        if epoch != self.epoch:
-            self.epoch, self.start = epoch, 0
-
-    def __len__(self) -> int:
-        return len(self.dataset) // self.batch_size * self.accumulate
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.dataset.set_epoch(self.epoch)
-        key = np.random.SeedSequence(self.seed, spawn_key=(self.epoch,))
-        order = np.random.default_rng(key).permutation(len(self.dataset))
-        part = self.batch_size // (self.processes * self.accumulate)
-        for batch in range(self.start, len(self)):
-            first = (batch * self.processes + self.rank) * part
-            yield order[first : first + part].tolist()
-
-
-class Indexed(Dataset[tuple[Tensor, Tensor, int]]):
-    """A dataset whose samples carry their index, which keys the augmentation on the device."""
-
-    def __init__(self, dataset: ImageDataset) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
-        return *self.dataset[index], range(len(self))[index]
-
-
-def training_loader(batches: KeyedBatches, workers: int, *, pin: bool = False) -> DataLoader[Any]:
-    """The loader of training batches: images, targets and the samples' indices."""
-    options: dict[str, Any] = {"collate_fn": collate, "pin_memory": pin} | worker_options(workers)
-    return DataLoader(Indexed(batches.dataset), batch_sampler=batches, **options)
-
-
-def evaluation_loader(
-    dataset: ImageDataset, batch_size: int, workers: int = 0, *, rank: int = 0, processes: int = 1, pin: bool = False
-) -> DataLoader[tuple[Tensor, ...]]:
-    """A loader of every sample once, in order; with several processes, of every ``processes``-th sample."""
-    if (number := len(dataset)) < processes:  # a process without samples would not take part in combining results
-        raise ValueError(f"{processes} processes need at least as many samples, got {number}; use fewer processes")
-    own = dataset if processes == 1 else Part(dataset, np.arange(rank, number, processes))
-    return DataLoader(own, batch_size, collate_fn=collate, pin_memory=pin, **worker_options(workers))
-
-
-def collate(samples: list[tuple[Tensor, ...]]) -> list[Tensor]:
-    """Put samples into a batch; their images must have the same size."""
-    sizes = {tuple(sample[0].shape) for sample in samples}
-    if len(sizes) > 1:
-        shown = ", ".join(" x ".join(map(str, size)) for size in sorted(sizes)[:3])
-        raise ValueError(f"images of a batch must have one size, got {shown}; set data.size, or data.crop for masks")
-    return default_collate(samples)
-
-
-def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
-    """The indices of images, grouped by their shape."""
-    groups: dict[torch.Size, list[int]] = {}
-    for i, image in enumerate(images):
-        groups.setdefault(image.shape, []).append(i)
-    return groups.values()
-
-
-def worker_options(workers: int) -> dict[str, Any]:
-    """Arguments of a loader with this many reading processes."""
-    # Forked workers hang if a thread of the parent holds a lock; Windows has no forkserver.
-    way = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    return {"num_workers": workers, "persistent_workers": True, "multiprocessing_context": way} if workers else {}

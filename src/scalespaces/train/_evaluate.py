@@ -13,12 +13,13 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from scalespaces._choices import Baselines, LevelPool
 from scalespaces._progress import Progress
 from scalespaces._tables import text_table
 from scalespaces.data import ImageDataset, to_unit
@@ -27,12 +28,10 @@ from scalespaces.models import Card, ScaleNetwork
 from scalespaces.models._calibrate import check_scales
 from scalespaces.models._network import ImageTooSmallError, evaluating
 from scalespaces.theory._arguments import check_choice, check_integer
-from scalespaces.train._data import same_shape, worker_options
-from scalespaces.train._levels import LevelPool
+from scalespaces.train._batches import same_shape, worker_options
 from scalespaces.train._predict import channels_of, class_scores, describe_answers, device_called, to_input
 from scalespaces.train._scales import MultiScale, at_scale
 
-Baselines = Literal["one-level", "all"]
 Method = Callable[[Tensor], Tensor]  # from images to logits
 METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}  # how scale is handled, after the network's name
 
@@ -82,20 +81,30 @@ class Evaluation:
 
     def __str__(self) -> str:
         """The metric, with a row for each network and method, a column for each scale, and the median cost."""
+        notes = [f"- {row.label}, {row.split}: {row.note}" for row in self.rows if row.note is not None]
+        return "\n".join([self.table(self.metric), *notes])
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all metrics over all classes, the one to show first."""
+        found = next((row.metrics for row in self.rows if row.metrics is not None), {})
+        return [self.metric, *(name for name in found if name not in (self.metric, "per_class"))]
+
+    def table(self, metric: str) -> str:
+        """The same for any metric, without notes."""
         points = sorted({(row.scale, row.split, row.resize) for row in self.rows})
         ambiguous = len({scale for scale, _, _ in points}) < len(points)
         heads = [f"{split} x{resize:g}" if ambiguous else f"{scale:g}" for scale, split, resize in points]
         cells: dict[str, dict[Any, Row]] = {}
         for row in self.rows:
             cells.setdefault(row.label, {})[row.scale, row.split, row.resize] = row
-        lines = [[self.metric, *heads, "cost"]]
+        lines = [[metric, *heads, "cost"]]
         for label, found in cells.items():
-            values = [found[point].value(self.metric) for point in points]
+            values = [found[point].value(metric) for point in points]
             costs = [row.cost for row in found.values() if row.cost is not None]
             cost = f"{statistics.median(costs):.2f}x" if costs else "-"
             lines.append([label, *("-" if value is None else f"{value:.4f}" for value in values), cost])
-        notes = [f"- {row.label}, {row.split}: {row.note}" for row in self.rows if row.note is not None]
-        return "\n".join([text_table(lines), *notes])
+        return text_table(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, classes and settings included, as plain values; None stands for an unknown value."""

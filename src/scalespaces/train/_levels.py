@@ -1,25 +1,24 @@
 """How levels are combined in evaluation, and supervised in training; and trust, which is fitted after it."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scalespaces._choices import SCALES, LevelPool, Supervision
 from scalespaces._extras import require
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.functional import scale_pool
-from scalespaces.functional._pool import ScaleMode
 from scalespaces.functional._resample import on_image
 from scalespaces.models import Card, ScaleNetwork, calibrate, save
-from scalespaces.models._calibrate import FEWEST, SCALES, Calibration
+from scalespaces.models._calibrate import FEWEST, Calibration
 from scalespaces.nn import ScalePool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
 
-LevelPool = Literal["model", ScaleMode]
-Supervision = Literal["answer", "mean", "apart"]
 POOL = "scale_pool."  # the prefix of the parameters of trust
 _MOST_IMAGES, _MOST_NUMBERS = 500, 2**28  # that trust is fitted to; a gigabyte
 
@@ -49,15 +48,23 @@ def level_scores(model: nn.Module, images: Tensor) -> ScaleSpace:
     return on_image(model.scores(images), images.shape[2:])
 
 
-def supervise(model: nn.Module, images: Tensor, target: Tensor, how: Supervision, ignore_index: int = -100) -> Tensor:
+def supervise(
+    model: nn.Module,
+    images: Tensor,
+    target: Tensor,
+    how: Supervision,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """The cross-entropy of the answer, of the mean of levels, or of levels apart; the sum over targets not ignored."""
+    entropy: Any = partial(F.cross_entropy, ignore_index=ignore_index, reduction="sum", label_smoothing=label_smoothing)
     check_choice("supervise", how, get_args(Supervision))
     if how == "apart":
         levels = level_scores(model, images).levels
-        losses = [F.cross_entropy(level, target, ignore_index=ignore_index, reduction="sum") for level in levels]
+        losses = [entropy(level, target) for level in levels]
         return torch.stack(losses).mean()
     logits = answer(model, images, "model" if how == "answer" else "mean")
-    return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction="sum")
+    return entropy(logits, target)
 
 
 def combine_by(network: ScaleNetwork, mode: str) -> None:

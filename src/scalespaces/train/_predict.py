@@ -4,6 +4,7 @@ import colorsys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scalespaces._choices import TILE, LevelPool
 from scalespaces.data import to_unit
 from scalespaces.data._folders import CITY_CLASSES, Size
 from scalespaces.data._pixels import decode_file, read_pixels, sides
 from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import evaluating, first_channels
 from scalespaces.theory._arguments import check_integer
-from scalespaces.train._data import same_shape
-from scalespaces.train._levels import LevelPool, answer
+from scalespaces.train._batches import same_shape
+from scalespaces.train._levels import answer
 
 WHOLE = 2**22  # pixels processed at once; the paper's S-ResNet needs 3.2 GiB for these
-TILE = 1024  # side of the windows for larger images, in pixels
 _COARSEST = 64  # pixels; windows start at multiples, so that networks which halve six times see the same grid
 _ITU = torch.tensor([0.299, 0.587, 0.114])  # weights of Pillow's "L"
 _CITYSCAPES = (  # the benchmark's colors, in the order of its classes
@@ -85,7 +86,7 @@ def predict(
         else:
             return torch.stack([p for _, p in predict_classes(network, files, batch=batch, pool=pool, size=size)])
         if not pixels:
-            found = [_probabilities(network, part, pool, False) for part in seen.split(batch)]
+            found = [probabilities(network, part, pool, False) for part in seen.split(batch)]
             return check_finite(torch.cat(found)).cpu()
         masks = [check_finite(predict_mask(network, image, tile=tile, pool=pool)).cpu() for image in seen]
         return torch.stack(masks) if len({mask.shape for mask in masks}) == 1 else masks
@@ -111,7 +112,7 @@ def predict_classes(
         found: dict[int, Tensor] = {}
         for group in same_shape([image for _, image in waiting]):
             with skipping([waiting[i][0] for i in group], skipped), named(*waiting[group[0]]):
-                some = _probabilities(model, torch.stack([waiting[i][1] for i in group]), pool, False).cpu()
+                some = probabilities(model, torch.stack([waiting[i][1] for i in group]), pool, False).cpu()
                 found |= dict(zip(group, some, strict=True))
         for i in sorted(found):
             with skipping([waiting[i][0]], skipped), named(*waiting[i]):
@@ -163,9 +164,9 @@ def predict_rows(
     """
     height, width = image.shape[1:]
     tiles = sides(tile, "tile") or ((height, width) if height * width <= WHOLE else (TILE, TILE))
-    y, x = _Axis(height, tiles[0], overlap), _Axis(width, tiles[1], overlap)
+    y, x = Axis(height, tiles[0], overlap), Axis(width, tiles[1], overlap)
     if len(y.places) == len(x.places) == 1:
-        yield _probabilities(model, image[None], pool, True)[0]
+        yield probabilities(model, image[None], pool, True)[0]
         return
     at_once = max(1, min(check_integer("batch", batch, 1), WHOLE // (y.window * x.window)))
     dtype = torch.promote_types(image.dtype, torch.float32)
@@ -177,7 +178,7 @@ def predict_rows(
         band = image[:, start : start + y.window]
         for n in range(0, len(x.starts), at_once):
             windows = torch.stack([band[..., left : left + x.window] for left in x.starts[n : n + at_once]])
-            answers = _probabilities(model, windows, pool, True)[:, :, top - start :][:, :, : y.trusted]
+            answers = probabilities(model, windows, pool, True)[:, :, top - start :][:, :, : y.trusted]
             if not len(total):
                 total = answers.new_zeros(answers.shape[1], *weights.shape)
             for one, place, left in zip(answers, x.places[n:], x.starts[n:], strict=False):
@@ -188,10 +189,11 @@ def predict_rows(
         total, weights = (F.pad(rest[..., done:, :], (0, 0, 0, done)) for rest in (total, weights))
 
 
-class _Axis:
+class Axis:
     """Windows along an axis, all of ``window`` pixels: where they start, and which part of each is trusted."""
 
     # From place i on, so many pixels of window i count, a quarter of the overlap away from ends not the image's.
+    # Between cuts i and i + 1, the center of that part of window i is the nearest.
 
     def __init__(self, length: int, tile: int, overlap: int | None) -> None:
         tile = min(tile, length)
@@ -203,7 +205,7 @@ class _Axis:
             step //= 2
         self.window = length - (length - tile) // step * step
         if self.window == length:
-            self.trusted, self.places, self.starts = length, [0], [0]
+            self.trusted, self.places, self.starts, self.cuts = length, [0], [0], [0, length]
             return
         border, stride = overlap // 4 // step, (tile - overlap) // step
         self.trusted = self.window - 2 * border * step
@@ -211,6 +213,8 @@ class _Axis:
         last = -(-room // stride)  # evenly spread, no further apart than the stride
         self.places = [step * (room * i // last) for i in range(last + 1)]
         self.starts = [min(max(place - border * step, 0), length - self.window) for place in self.places]
+        middles = [(one + other + self.trusted) // 2 for one, other in pairwise(self.places)]
+        self.cuts = [0, *middles, length]
 
 
 def channels_of(model: nn.Module) -> int:
@@ -261,7 +265,7 @@ def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
         image = to_input(model, torch.zeros(1, channels, side, side))
         try:
             with warnings.catch_warnings(action="ignore"):  # about levels with few samples
-                found = _probabilities(model, image, "model")
+                found = probabilities(model, image, "model")
         except (ValueError, RuntimeError) as error:
             if side >= 1024:
                 raise ValueError(f"the network does not answer for {side} x {side} pixels: {error}") from error
@@ -273,7 +277,7 @@ def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
 
 
 @torch.no_grad()
-def _probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bool | None = None) -> Tensor:
+def probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: bool | None = None) -> Tensor:
     """The probabilities ``(B, classes[, H, W])``; an error if ``pixels`` says otherwise."""
     if model.training:
         raise ValueError("predictions are made in evaluation mode; call model.eval() first")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import yaml
 
+from scalespaces._choices import LevelPool, Supervision
 from scalespaces._extras import require
 from scalespaces._files import most, replacing
-from scalespaces.models._network import check_classes
-from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS
 from scalespaces.theory._arguments import did_you_mean
 from scalespaces.train._data import DataOptions
-from scalespaces.train._levels import LevelPool, Supervision
 
 
 @dataclass
@@ -47,6 +47,8 @@ class ModelOptions:
     convert: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        from scalespaces.nn._lift import ARGUMENTS as LIFT_ARGUMENTS  # late, as it needs torch
+
         named, sourced, filed = (key is not None for key in (self.name, self.source, self.file))
         arguments = self.arguments if named else {}  # a source may have any
         for key, options in (("arguments", arguments), ("convert", self.convert)):
@@ -54,6 +56,9 @@ class ModelOptions:
                 if name in ("lift", *LIFT_ARGUMENTS):
                     place = "model.lift" if name == "lift" else f"model.lift.{name}"
                     raise ValueError(f"the lift is a key of its own: use {place}, not model.{key}.{name}")
+        for name in self.lift:
+            if name not in LIFT_ARGUMENTS:
+                raise ValueError(f"model.lift has no key {name!r:.80}{did_you_mean(name, LIFT_ARGUMENTS)}")
         for wrong, message in (
             (not (named or sourced or filed), "name, model.source or model.file is needed: which network to train"),
             (named and (sourced or filed), "name must be given alone: model.file and model.source also name a network"),
@@ -75,6 +80,8 @@ class OptimizerOptions:
         lr: the learning rate.
         momentum: of sgd.
         weight_decay: of the weights.
+        schedule: of the learning rate: steps (see lr_milestones), or cosine, half a cosine wave from lr to 0 over all
+            steps after warmup.
         lr_milestones: epochs at whose start the learning rate is multiplied by lr_factor.
         lr_factor: see lr_milestones.
         warmup: steps over which the learning rate rises linearly to lr.
@@ -85,6 +92,7 @@ class OptimizerOptions:
     lr: float = 1e-3
     momentum: float = 0.9
     weight_decay: float = 0.0
+    schedule: Literal["steps", "cosine"] = "steps"
     lr_milestones: list[int] = field(default_factory=list)
     lr_factor: float = 0.1
     warmup: int = 0
@@ -95,6 +103,8 @@ class OptimizerOptions:
             got = f"{self.lr}, {self.momentum}, {self.weight_decay}, {self.warmup}"
             rule = "lr is above 0, momentum from 0 to below 1, weight_decay and warmup at least 0"
             raise ValueError(f"optimizer: {rule}, got {got}")
+        if self.schedule == "cosine" and self.lr_milestones:
+            raise ValueError("optimizer: lr_milestones are for the schedule steps, not cosine")
         if not self.lr_factor > 0 or (self.clip is not None and not self.clip > 0):
             raise ValueError(f"optimizer: lr_factor and clip are above 0, got {self.lr_factor}, {self.clip}")
 
@@ -110,10 +120,16 @@ class LevelOptions:
             mean, max or logsumexp of their logits, the mean of their probabilities, or by trust, which the network
             learns and keeps. With supervise answer, trust is trained with the network. Otherwise it is fitted to the
             best network after training, with up to 500 training images; validation takes probabilities until then.
+        label_smoothing: share of the target that is spread evenly over all classes.
     """
 
     supervise: Supervision = "answer"
     pool: LevelPool = "model"
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"levels.label_smoothing is from 0 to below 1, got {self.label_smoothing}")
 
     @property
     def meanwhile(self) -> LevelPool:
@@ -214,6 +230,8 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        from scalespaces.models._network import check_classes  # late, as it needs torch
+
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed is from 0 to 2**63 - 1, got {self.seed!s:.40}")
         check_classes("data.num_classes", self.data.num_classes)
@@ -274,13 +292,42 @@ def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> 
         if option[2:] in _SECTIONS and not (value if equals else following).lstrip().startswith("{"):
             raise ValueError(f"{option} is one or more keys, as in {option}='{{key: value}}'; files go to --recipe")
     try:
-        built = parser.instantiate(parser.parse_args(words))
+        built = parser.instantiate(parser.parse_args(_joined(words)))
     except OSError:
         raise
     except Exception as error:  # of the parser, or of Python, about values that no option can have
         where = "" if path is None or str(path) in str(error) else f"{str(path)!r}: "
-        raise ValueError(f"{where}{' '.join(str(error).split()):.600}") from error
+        message = " ".join(str(error).split())
+        raise ValueError(f"{where}{message:.600}{_closest_key(message)}") from error
     return Recipe(**{entry.name: getattr(built, entry.name) for entry in dataclasses.fields(Recipe)}), built
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words, with several numbers after an option as a list: ``--data.jitter 0.5 2`` means ``[0.5,2]``."""
+    joined: list[str] = []
+    for word in words:
+        numbers = joined[-1].strip("[]").split(",") if len(joined) > 1 and joined[-2].startswith("--") else []
+        if numbers and "=" not in joined[-2] and all(map(_is_number, [*numbers, word])):
+            joined[-1] = f"[{','.join([*numbers, word])}]"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _is_number(text: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
+
+
+def _closest_key(message: str) -> str:
+    """The key that was meant, after the parser's error about an unknown one."""
+    found = re.search(r"unrecognized arguments: --([\w.]+)|Group '([\w.]+)' does not accept option '([\w.]+)'", message)
+    if found is None:
+        return ""
+    sections = {name: kind for name, kind in get_type_hints(Recipe).items() if name in _SECTIONS}
+    known = [f"{name}.{entry.name}" for name, kind in sections.items() for entry in dataclasses.fields(kind)]
+    return did_you_mean(found[1] or f"{found[2]}.{found[3]}", known)
 
 
 def _check_file(path: Path) -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,10 +27,11 @@ from scalespaces.data import to_unit
 from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create_model, load
 from scalespaces.models._calibrate import FEWEST
 from scalespaces.models._network import NamedNetwork, evaluating
-from scalespaces.models._registry import build
+from scalespaces.models._registry import build, entry
 from scalespaces.nn import synchronize
+from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
-from scalespaces.train._data import KeyedBatches, class_names, num_classes, open_split
+from scalespaces.train._data import class_names, num_classes, open_split
 from scalespaces.train._levels import answer, combine_by, fit_trust
 from scalespaces.train._recipe import Recipe, load_recipe
 from scalespaces.train._tasks import Task
@@ -73,7 +75,7 @@ def train(
         recipe: the experiment, or its YAML file.
         out: the folder.
         resume, force: continue from ``last.ckpt``, or start over, if there is one.
-        quiet: no progress bar.
+        quiet: no progress bar, and no lines of progress.
         allow_source: packages besides timm, torchvision, segmentation_models_pytorch and scalespaces whose functions
             ``model.source`` may name.
     """
@@ -82,10 +84,12 @@ def train(
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun has restarted it
     checkpoint = _checkpoint(recipe, out, resume, force)
     _rejoin(recipe)
+    if recipe.model.name is not None:
+        entry(recipe.model.name)  # a wrong name is found before files are read
     train_set, valid_set = (open_split(data, split, seed=recipe.seed) for split in ("train", "valid"))
     classes, channels = num_classes(data), train_set[0][0].shape[0]
-    if data.augment == "pcam" and channels != 3:
-        raise ValueError(f"data.augment pcam is for color images of 3 channels, got {channels}")
+    if (data.augment == "pcam" or data.color is not None) and channels != 3:
+        raise ValueError(f"data.augment pcam and data.color are for color images of 3 channels, got {channels}")
     fits_trust = recipe.levels.meanwhile != recipe.levels.pool
     if fits_trust and len(train_set) < FEWEST:
         raise ValueError(f"levels.pool trust is fitted to {FEWEST} training images at least, got {len(train_set)}")
@@ -200,11 +204,42 @@ class Patience(EarlyStopping):
         trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
 
 
+class Lines(pl.Callback):
+    """What is trained, at the start; and every minute without a terminal, how far training is and how long it takes."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.bar = quiet, sys.stderr.isatty()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Print the number of parameters and samples, and where a resumed run continues."""
+        self.first, self.began = trainer.global_step, time.monotonic()
+        self.shown = self.began
+        number = sum(parameter.numel() for parameter in pl_module.network.parameters())
+        text = f"{type(pl_module.network).__name__}, {number:,} parameters; {len(pl_module.sets[0]):,} training and "
+        text += f"{len(pl_module.sets[1]):,} validation images"
+        self._say(trainer, text)
+        if self.first:
+            self._say(trainer, f"resuming at step {self.first}, epoch {trainer.current_epoch}")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Print a line if the last one is a minute old."""
+        now, step = time.monotonic(), trainer.global_step
+        if self.bar or now - self.shown < 60 or step == self.first:
+            return
+        self.shown, total = now, trainer.estimated_stepping_batches
+        left = (now - self.began) / (step - self.first) * (total - step)
+        self._say(trainer, f"epoch {trainer.current_epoch}, step {step} of {total}, {left / 60:.0f} min left")
+
+    def _say(self, trainer: Any, text: str) -> None:
+        if trainer.is_global_zero and not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+
 def make_trainer(recipe: Recipe, out: Path, keeper: Keeper, *, quiet: bool = False) -> pl.Trainer:
     """Lightning's trainer with the recipe's options."""
     options = recipe.trainer
     devices, nodes = _world(recipe)
-    callbacks: list[pl.Callback] = [keeper]
+    callbacks: list[pl.Callback] = [keeper, Lines(quiet)]
     if options.patience is not None:
         mode = "min" if is_lower_better(keeper.monitor) else "max"
         callbacks.append(Patience(keeper.monitor, patience=options.patience, mode=mode, strict=False))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scalespaces._choices import Fill
 from scalespaces._torch import full_precision
 from scalespaces.functional._sampling import fold
 from scalespaces.models._calibrate import as_float, check_scales, rescale_batch
@@ -16,7 +17,6 @@ from scalespaces.models._network import ImageTooSmallError
 from scalespaces.theory._arguments import check_choice, check_real
 
 How = Literal["mean", "select"]
-Fill = Literal["zeros", "reflect"]
 
 
 def at_scale(model: Callable[[Tensor], Tensor], images: Tensor, scale: float) -> Tensor:

@@ -1,5 +1,6 @@
 """What is trained: a network, its loss and its batches, as a Lightning module. Fine-tuning is at the end."""
 
+import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,10 +13,10 @@ from torchmetrics import MeanMetric
 
 from scalespaces._torch import NormBase
 from scalespaces.data import to_unit
-from scalespaces.data._augment import PCamAugment
+from scalespaces.data._augment import PCamAugment, recolor
 from scalespaces.models import Card, Converted, ScaleNetwork
 from scalespaces.theory._arguments import check_choice, did_you_mean
-from scalespaces.train._data import KeyedBatches, evaluation_loader, training_loader
+from scalespaces.train._batches import KeyedBatches, evaluation_loader, training_loader
 from scalespaces.train._levels import POOL, supervise
 from scalespaces.train._metrics import ClassificationMetrics, SegmentationMetrics
 from scalespaces.train._predict import class_scores
@@ -44,6 +45,7 @@ class Task(pl.LightningModule):
         self.metrics: Any = SegmentationMetrics(classes, names) if masks else ClassificationMetrics(classes, names)
         self.monitor = recipe.trainer.monitor or f"valid/{'mean_iou' if masks else 'accuracy'}"
         check_choice("trainer.monitor", self.monitor, ["train/loss", *(f"valid/{n}" for n in self.metrics.names)])
+        self._loss = recipe.levels.supervise, self.ignored, recipe.levels.label_smoothing
         self.augment = PCamAugment(recipe.seed) if recipe.data.augment == "pcam" else None
         self._supervise = torch.compile(supervise) if recipe.trainer.compile else supervise
         self.train_loss = MeanMetric(nan_strategy="disable")  # a look at values would make a GPU wait
@@ -81,7 +83,8 @@ class Task(pl.LightningModule):
         """The batches, from the next one of a resumed run on."""
         options, loop, place = self.recipe.data, self.trainer.fit_loop, self._place()
         accumulate, pin = self.recipe.trainer.accumulate, place.pop("pin")
-        batches = KeyedBatches(self.sets[0], options.batch_size, self.recipe.seed, accumulate=accumulate, **place)
+        place |= {"accumulate": accumulate, "balanced": options.balanced}
+        batches = KeyedBatches(self.sets[0], options.batch_size, self.recipe.seed, **place)
         batches.set_epoch(loop.epoch_progress.current.processed)
         batches.start = loop.epoch_loop.batch_progress.current.ready % len(batches)
         return training_loader(batches, options.workers, pin=pin)
@@ -119,12 +122,15 @@ class Task(pl.LightningModule):
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """Make a step; the first ones use a smaller learning rate."""
         rates = [group["lr"] for group in optimizer.param_groups]
-        share = min(1, (self.trainer.global_step + 1) / max(1, self.recipe.optimizer.warmup))
+        share = rate_share(self.recipe, self.trainer.global_step, self._steps_per_epoch())
         for group in optimizer.param_groups:
             group["lr"] *= share
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+    def _steps_per_epoch(self) -> int:
+        return len(self.sets[0]) // self.recipe.data.batch_size
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Forget the gradients of what is not trained yet: then the optimizer leaves it, and its moments, alone."""
@@ -150,7 +156,7 @@ class Task(pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of a batch."""
         images, target = self._prepare(*batch)
-        total = self._supervise(self.network, images, target, self.recipe.levels.supervise, self.ignored)
+        total = self._supervise(self.network, images, target, *self._loss)
         count = (target != self.ignored).sum()
         everywhere, processes = count.clone(), self.trainer.world_size
         self.train_loss.update(total.detach() / count.clamp(min=1), count)
@@ -183,6 +189,10 @@ class Task(pl.LightningModule):
         """Training images as the network takes them."""
         data, epoch = self.recipe.data, self.current_epoch
         images = to_unit(images) if self.augment is None else self.augment(images, indices, epoch)
+        if data.color is not None:
+            brightness, contrast, saturation, hue = data.color
+            colors = PCamAugment(self.recipe.seed, 0, brightness, saturation, hue, contrast).draw(indices, epoch)[1]
+            images = recolor(images, *colors.to(images).unbind(1))
         if data.jitter is not None:
             factors = draw_scales(indices, epoch, self.recipe.seed, *data.jitter)
             images = zoom(images, factors, data.jitter_fill)
@@ -199,7 +209,8 @@ class Task(pl.LightningModule):
         """Score a batch; whole images are segmented through windows of the size of the crops."""
         images, target = batch
         data, images = self.recipe.data, self._normalize(to_unit(images))
-        logits = class_scores(self.network, images, data.segmentation, self.recipe.levels.meanwhile, data.crop)
+        window = data.crop if data.segmentation else None
+        logits = class_scores(self.network, images, data.segmentation, self.recipe.levels.meanwhile, window)
         self.metrics.update(logits.float(), target)
 
     def on_validation_epoch_end(self) -> None:
@@ -209,6 +220,23 @@ class Task(pl.LightningModule):
                 self.found[f"valid/{name}"] = value
                 self.log(f"valid/{name}", value, prog_bar=f"valid/{name}" == self.monitor)
         self.metrics.reset()
+
+
+def rate_share(recipe: Recipe, step: int, per_epoch: int) -> float:
+    r"""The learning rate of a step, as a share of the one before warm-up and schedule.
+
+    It rises linearly over the first :math:`W` steps. The schedule cosine then takes, of :math:`T` steps in all,
+
+    .. math:: \tfrac12 \left(1 + \cos \pi \tfrac{t - W}{T - W}\right)
+    """
+    options, trainer = recipe.optimizer, recipe.trainer
+    if step < options.warmup:
+        return (step + 1) / options.warmup
+    if options.schedule == "steps":
+        return 1.0
+    total = min(trainer.epochs * per_epoch, trainer.max_steps or trainer.epochs * per_epoch)
+    done = (step - options.warmup) / max(1, total - options.warmup)
+    return (1 + math.cos(math.pi * min(1.0, done))) / 2
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
