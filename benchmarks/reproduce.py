@@ -93,17 +93,18 @@ STUDIES = {
     ),
     "mnist-scale-little": Study(
         data="MNIST's original files",
-        networks={
-            f"{name}, {digits} digits": f"{recipe} --data.limit {digits}"
-            for digits in (500, 1000, 2000, 5000, 10000)
+        networks={  # fewer digits are shown more often, or their networks would not be trained
+            f"{name}, {digits} digits": f"{recipe} --data.limit {digits} --trainer.epochs {epochs} "
+            f"--optimizer.lr_milestones [{2 * epochs // 5},{7 * epochs // 10}]"
+            for digits, epochs in ((500, 80), (1000, 50), (2000, 30), (5000, 16), (10000, 10))
             for name, recipe in (("CNN", "mnist_scale_cnn.yaml"), ("S-CNN", "mnist_scale_s_cnn.yaml"))
         },
         make={"seed_{seed}": "data make mnist-scale {made} --source {data} --seeds {seed}"},
-        train={
-            "full": "--data.root {made}/seed_{seed}",
-            "quick": "--data.root {made}/seed_{seed} --trainer.epochs 10 --optimizer.lr_milestones [4,7]",
+        train=dict.fromkeys(("quick", "full"), "--data.root {made}/seed_{seed}"),
+        evaluate={
+            "full": "--kind idx --root {made}/seed_{seed}",
+            "quick": "--kind idx --root {made}/seed_{seed} --limit 10000",
         },
-        evaluate=dict.fromkeys(("quick", "full"), "--kind idx --root {made}/seed_{seed} --limit 10000"),
         metrics=("accuracy",),
     ),
     "unseen-scale": Study(
