@@ -218,8 +218,7 @@ def _fit(samples: _Samples, home: Tensor, seed: int, steps: int = 400) -> Trust:
     weights = [*trust.first.parameters(), *trust.second.parameters()]
     groups = [
         {"params": weights, "lr": 0.01, "weight_decay": 1e-3},
-        {"params": [trust.temperature], "lr": 0.1 * float(home)},
-        {"params": [trust.exponent], "lr": 0.1},
+        {"params": [trust.temperature], "lr": 0.1 * float(home)},  # fitting the exponent too hurts at unseen scales
     ]
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
