@@ -3,8 +3,10 @@
 Everything but "read" and "refused" is a fault: the file is kept, and the exit code is 1.
 """
 
+import logging
 import os
 import resource
+import sys
 import tempfile
 import time
 import warnings
@@ -24,7 +26,7 @@ from tests.fuzz.readers import Reader, WrongLabel, readers
 OUTCOMES = ("read", "refused", "foreign", "unnamed", "slow", "large", "executed", "wrong")
 SECONDS, BYTES = 5.0, 2**30
 BATCH = 200
-Found = tuple[str, Counter[str], list[str]]  # a reader, its outcomes, and its faults
+Found = tuple[str, Counter[str], list[str], float, int]  # a reader, its outcomes and faults, most seconds and bytes
 
 
 @cache
@@ -32,6 +34,7 @@ def corpus() -> tuple[dict[str, Reader], Path]:
     """The readers and the canary of this process."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # Pillow's, about what it could repair
+    logging.disable()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     found = {reader.name: reader for reader in readers(folder, folder / "canary")}
     for reader in found.values():
@@ -42,7 +45,8 @@ def corpus() -> tuple[dict[str, Reader], Path]:
 
 
 def be_quiet() -> None:
-    """Drop what libtiff prints about damaged files."""
+    """Drop what libtiff prints about damaged files, but not what Python does."""
+    sys.stderr = os.fdopen(os.dup(2), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
@@ -51,8 +55,9 @@ def peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def attempt(reader: Reader, canary: Path) -> tuple[str, str]:
-    """Read a file, and return the outcome and what was said."""
+def attempt(reader: Reader, canary: Path) -> tuple[str, str, float, int]:
+    """Read a file, and return the outcome, what was said, and the time and memory that it took."""
+    Path("/proc/self/clear_refs").write_text("5")  # count memory from what it has now
     before, start, said = peak(), time.perf_counter(), ""
     try:
         reader.read()
@@ -66,34 +71,35 @@ def attempt(reader: Reader, canary: Path) -> tuple[str, str]:
         outcome = "refused" if reader.file.name in said or str(reader.file.parent) in said else "unnamed"
     except Exception as error:
         outcome, said = "foreign", f"{type(error).__name__}: {error}"
-    if time.perf_counter() - start > SECONDS:
+    seconds, size = time.perf_counter() - start, peak() - before
+    if seconds > SECONDS:
         outcome = "slow"
-    if peak() - before > BYTES // 8:  # count from what it has now, and from there on
-        outcome = "large" if peak() - before > BYTES else outcome
-        Path("/proc/self/clear_refs").write_text("5")
+    if size > BYTES:
+        outcome = "large"
     if canary.exists():
         outcome = "executed"
         canary.unlink()
-    return outcome, said
+    return outcome, said, seconds, size
 
 
 def batch(name: str, first: int, number: int, seed: int, keep: str) -> Found:
     """Damage one file in many ways; faults are written to the folder ``keep``, and described."""
     found, canary = corpus()
     reader = found[name]
-    whole, counts, faults = reader.file.read_bytes(), Counter[str](), []
+    whole, counts, faults, longest, largest = reader.file.read_bytes(), Counter[str](), [], 0.0, 0
     for n in range(first, first + number):
         generator = np.random.default_rng((seed, zlib.crc32(name.encode()), n))
         change = [damage, *reader.changes][n % (1 + len(reader.changes))]
         reader.file.write_bytes(change(whole, generator))
-        outcome, said = attempt(reader, canary)
+        outcome, said, seconds, size = attempt(reader, canary)
         counts[outcome] += 1
+        longest, largest = max(longest, seconds), max(largest, size)
         if outcome not in ("read", "refused"):
             kept = Path(keep) / f"{name.replace(' ', '_')}-{seed}-{n}{reader.file.suffix}"
             kept.write_bytes(reader.file.read_bytes())
             faults.append(f"{outcome}: {kept}: {' '.join(said.split()):.200}")
     reader.file.write_bytes(whole)
-    return name, counts, faults
+    return name, counts, faults, longest, largest
 
 
 def plan(number: int) -> list[tuple[str, int, int]]:
@@ -123,11 +129,15 @@ def alone(number: int, seed: int) -> int:
 def report(found: list[Found]) -> int:
     """Print a table of the outcomes, and return the exit code."""
     table: dict[str, Counter[str]] = {}
-    for name, counts, _ in found:
-        table.setdefault(name, Counter()).update(counts)
-    total, faults = sum(table.values(), Counter[str]()), [fault for _, _, more in found for fault in more]
-    print(f"{'reader':<28}", *(f"{outcome:>9}" for outcome in OUTCOMES))
+    most: dict[str, tuple[float, int]] = {}
+    for name, counts, _, longest, largest in found:
+        for key in (name, "all"):
+            table.setdefault(key, Counter()).update(counts)
+            most[key] = max(most.get(key, (0, 0))[0], longest), max(most.get(key, (0, 0))[1], largest)
+    total, faults = table.pop("all"), [fault for _, _, more, _, _ in found for fault in more]
+    print(f"{'reader':<28}", *(f"{outcome:>9}" for outcome in (*OUTCOMES, "most s", "most MB")))
     for name, counts in [*table.items(), ("all", total)]:
-        print(f"{name:<28}", *(f"{counts[outcome]:>9,}" for outcome in OUTCOMES))
+        numbers = [f"{counts[outcome]:>9,}" for outcome in OUTCOMES]
+        print(f"{name:<28}", *numbers, f"{most[name][0]:>9.2f}", f"{most[name][1] / 1e6:>9.0f}")
     print(f"{total.total():,} inputs, {len(faults)} faults", *faults[:40], sep="\n")
     return 1 if faults else 0

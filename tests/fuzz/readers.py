@@ -84,7 +84,8 @@ def _images(folder: Path) -> Iterator[Reader]:
         changes = [mutations.png] if name.endswith("png") else []
         yield Reader(f"image {name}", file, reading(file), changes)
     for name in ("app.png", "app.jpg", "app.gif", "app.ico", "app.tga", "app.tif"):
-        file = save_picture(folder / "app" / name, PIXELS)
+        more = {"sizes": [(12, 16)]} if name.endswith("ico") else {}  # others are left out of this format
+        file = save_picture(folder / "app" / name, PIXELS, **more)
         yield Reader(f"upload {name[4:]}", file, lambda file=file: read_picture(file))
 
 
