@@ -1,14 +1,25 @@
-"""Reading files within limits, and writing them so that nothing is lost or half-written."""
+"""The door for files from outside, within limits; and writing files so that nothing is lost or half-written."""
 
+import csv
+import gzip
+import hashlib
+import io
 import json
 import os
 import secrets
 import struct
+import warnings
+import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
+from typing import Any, BinaryIO
+
+from scalespaces._extras import require
+
+File = str | os.PathLike[str]
 
 MOST = {
     "pixels": 2**30 // 12,  # of an image: where Pillow begins to warn
@@ -28,20 +39,92 @@ def most(unit: str) -> int:
     return int(text)
 
 
-def excess(number: int, unit: str) -> str:
+def excess(number: int, unit: str, verb: str = "declares") -> str:
     """What is wrong with a file that declares so many pixels or bytes, as a phrase that follows its name; or ""."""
     rule = f"if you trust it, set SCALESPACES_MAX_{unit.upper()} in the environment to allow more"
-    return f"declares {number:,} {unit}, more than {most(unit):,}; {rule}" if number > most(unit) else ""
+    return f"{verb} {number:,} {unit}, more than {most(unit):,}; {rule}" if number > most(unit) else ""
 
 
-def regular(path: str | os.PathLike[str]) -> Path:
+def regular(path: File) -> Path:
     """Return the path of a file to be read; refuse pipes, sockets and devices, which could block or never end."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise ValueError(f"{str(path)!r} is not a regular file but a pipe, socket or device; copy it to a file")
     return Path(path)
 
 
-def prepare(path: str | os.PathLike[str]) -> Path:
+# The door: no other module opens a file that came from outside. Readers call one of the functions below, check what the
+# file declares with `excess` before they take memory, and turn the errors of the format's library into ValueErrors.
+
+
+def open_file(path: File) -> io.BufferedReader:
+    """Open any file from outside for reading."""
+    return regular(path).open("rb")
+
+
+def open_image(stream: BinaryIO, formats: Sequence[str] | None, extra: str) -> Any:
+    """Open an image with Pillow, of which only the header is read. Without ``formats``, the caller checks them."""
+    pillow: Any = require("PIL.Image", extra)
+    if (pillow.MAX_IMAGE_PIXELS or most("pixels")) < most("pixels"):  # or it would refuse what the environment allows
+        pillow.MAX_IMAGE_PIXELS = most("pixels")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # an error of ours follows
+        return pillow.open(stream, formats=formats)
+
+
+def open_tiff(file: File | BinaryIO) -> Any:
+    """Open a TIFF with tifffile."""
+    return require("tifffile", "slides").TiffFile(regular(file) if isinstance(file, (str, os.PathLike)) else file)
+
+
+def open_hdf5(path: File) -> Any:
+    """Open an HDF5 file for reading."""
+    return require("h5py", "train").File(regular(path), "r")
+
+
+def open_packed(path: File) -> BinaryIO:
+    """Open a file that may be compressed with gzip; what is read is unpacked."""
+    raw = open_file(path)
+    if not raw.peek(2).startswith(b"\x1f\x8b"):
+        return raw
+    packed: Any = gzip.GzipFile(fileobj=raw)
+    packed.myfileobj = raw  # so that both are closed together
+    return packed
+
+
+@contextmanager
+def open_table(path: File) -> "Iterator[csv.DictReader[str]]":
+    """Open a CSV file. Its rows take several times as much memory as the file has bytes."""
+    with open_file(path) as stream:
+        if reason := excess(16 * os.fstat(stream.fileno()).st_size, "bytes", "needs"):
+            raise ValueError(f"{str(path)!r} {reason}")
+        yield csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+
+
+def open_tensors(path: File) -> Any:
+    """Open a safetensors file; tensors are read one by one."""
+    return require("safetensors", "files").safe_open(regular(path), framework="pt")
+
+
+def load_checkpoint(path: File, device: Any) -> Any:
+    """Read a checkpoint of tensors and plain values, which takes about as much memory as the file has bytes."""
+    with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
+        entries, size = archive.infolist(), os.fstat(stream.fileno()).st_size
+        if sum(entry.file_size for entry in entries) > size or any(entry.compress_type for entry in entries):
+            raise ValueError("it is compressed")
+        pickles = (archive.read(entry) for entry in entries if entry.filename.endswith(".pkl"))
+        if any(b"bytearray" in pickle for pickle in pickles):  # a few bytes could stand for one of any length
+            raise ValueError("it has an array of bytes")
+        stream.seek(0)
+        return require("torch", "train").load(stream, map_location=device, weights_only=True)
+
+
+def digest(path: File, algorithm: str) -> str:
+    """The checksum of a file."""
+    with open_file(path) as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def prepare(path: File) -> Path:
     """Return the path of a file to be written, after creating the folders above it; refuse a folder."""
     path = Path(path)
     if path.is_dir():
@@ -56,7 +139,7 @@ def prepare(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: File) -> Iterator[Path]:
     """Give a temporary path in the same folder, which becomes ``path`` if all goes well and vanishes if not."""
     # A reader of the path sees the complete old or new file, with the permissions of any new file.
     path = prepare(path)
@@ -67,11 +150,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield draft
         draft.chmod(mode)  # some writers make files that only their owner may read
         os.replace(draft, path)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a write says only that the disk is full
     finally:
         draft.unlink(missing_ok=True)
 
 
-def write_json(path: str | os.PathLike[str], document: object) -> None:
+def write_json(path: File, document: object) -> None:
     """Write a document as JSON, whole or not at all; NaN and infinity are errors, since JSON has neither."""
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     with replacing(path) as draft:

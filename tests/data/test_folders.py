@@ -100,6 +100,15 @@ def test_tables_with_problems(patches, text, message):
         LabeledFolder(*patches, num_classes=2)
 
 
+def test_tables_that_need_much_memory_are_refused(patches, monkeypatch):
+    size = patches[1].stat().st_size
+    monkeypatch.setenv("SCALESPACES_MAX_BYTES", str(16 * size - 1))
+    with pytest.raises(ValueError, match=rf"labels.csv' needs {16 * size} bytes, more than .*SCALESPACES_MAX_BYTES"):
+        LabeledFolder(*patches, num_classes=2)
+    monkeypatch.setenv("SCALESPACES_MAX_BYTES", str(16 * size))
+    assert len(LabeledFolder(*patches, num_classes=2)) == 3
+
+
 def test_a_table_that_is_a_pipe_is_refused(patches):
     patches[1].unlink()
     os.mkfifo(patches[1])

@@ -135,7 +135,6 @@ def tiff(width: int, height: int, data: bytes, **tags: int) -> bytes:
     return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory + bytes(4)
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # as for users, who then get our error
 @pytest.mark.parametrize("read", READERS)
 def test_sizes_that_files_declare_are_not_believed(read, tmp_path, monkeypatch):
     new = image_module.core.new

@@ -1,8 +1,10 @@
 """PCam's HDF5 files: read at random by any number of processes, and refused when they are not what they should be."""
 
+import math
 import os
 import pickle
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,29 @@ def test_chunks_of_any_size_are_not_unpacked(tmp_path):
             out.create_dataset("x", (0, 96, 96, 3), "u1", chunks=chunks, maxshape=(None, 96, 96, None))
         with pytest.raises(ValueError, match=r"train_x.h5' declares .* bytes, more than .* \(in 'x'\)"):
             PCam(tmp_path)
+
+
+def test_chunks_that_unpack_to_more_than_they_declare_are_not_unpacked(tmp_path, monkeypatch):
+    """A compressed byte can stand for a thousand, so a small file could fill the memory."""
+    file = write(tmp_path, **GZIP) / pcam_file("train", "x")
+    declared = math.prod(PATCHES.shape[1:])
+    monkeypatch.setenv("SCALESPACES_MAX_BYTES", str(declared))
+    for length in (10**8, 2 * declared):
+        with h5py.File(file, "r+") as out:
+            out["x"].id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(length)))
+        with pytest.raises(ValueError, match=r"cannot read patch 0 of .*unpacks to more than it declares"):
+            PCam(tmp_path)[0]
+    assert PCam(tmp_path)[1][0].shape == (3, 96, 96)
+    with h5py.File(file, "r+") as out:
+        del out["x"]
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((1, 96, 96, 3))
+        plist.set_deflate(9)
+        plist.set_deflate(9)
+        space = h5py.h5s.create_simple(PATCHES.shape)
+        h5py.Dataset(h5py.h5d.create(out.id, b"x", h5py.h5t.STD_U8LE, space, plist))[...] = PATCHES
+    with pytest.raises(ValueError, match=r"train_x.h5' compresses 'x' more than once"):
+        PCam(tmp_path)
 
 
 def test_a_pipe_is_refused(tmp_path):

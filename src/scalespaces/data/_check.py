@@ -1,6 +1,5 @@
 """Is a dataset complete? What it contains, and what is wrong where."""
 
-import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from scalespaces._choices import Kind
+from scalespaces._files import digest
 from scalespaces._progress import progress
 from scalespaces.data import _pcam as pcam
 from scalespaces.data._folders import (
@@ -219,8 +219,7 @@ def _find_leaks(report: Report) -> None:
         for file, _ in progress(data.samples, f"comparing {name}"):
             by_name.setdefault(file.name, []).append((name, file))
             if sizes[file.stat().st_size] > 1:  # only files of the same size can be the same
-                digest = hashlib.sha256(file.read_bytes()).hexdigest()
-                by_content.setdefault(digest, []).append((name, file))
+                by_content.setdefault(digest(file, "sha256"), []).append((name, file))
     copies = 0
     for found in by_content.values():
         (first, file), *others = found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, BinaryIO
 
-from scalespaces._extras import require
+from scalespaces._files import open_image
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of PNG's color types
 _PASSES = ((0, 8, 0, 8), (4, 8, 0, 8), (0, 4, 4, 8), (2, 4, 0, 4), (0, 2, 2, 4), (1, 2, 0, 2), (0, 1, 1, 2))
@@ -68,12 +68,11 @@ def _extrema(picture: Any) -> list[tuple[int, int]]:
 
 def _lacks_jpeg(picture: Any, stream: BinaryIO) -> bool:
     """Whether more data at the end of every scan change the pixels: then those that were there did not suffice."""
-    pillow: Any = require("PIL.Image", "train")
     stream.seek(0)
     data = stream.read()
     places = [0, *_scan_ends(data), len(data)]
     pieces = [data[start:end] for start, end in pairwise(places)]
-    with pillow.open(io.BytesIO((b"\x5a\xc3\x96" * 64).join(pieces)), formats=("JPEG",)) as longer:
+    with open_image(io.BytesIO((b"\x5a\xc3\x96" * 64).join(pieces)), ("JPEG",), "train") as longer:
         longer.draft(picture.mode, picture.size)  # at the fraction of its size that the picture was decoded at
         return longer.size == picture.size and longer.tobytes() != picture.tobytes()
 

@@ -1,7 +1,6 @@
 """Downloads with checksums. An interrupted download resumes where it stopped."""
 
 import gzip
-import hashlib
 import os
 import shutil
 import zlib
@@ -10,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 from scalespaces._extras import require
-from scalespaces._files import prepare, regular, replacing
+from scalespaces._files import digest, open_packed, prepare, regular, replacing
 from scalespaces._progress import Progress
 
 _BLOCK = 2**18
@@ -95,14 +94,14 @@ def fetch(name: str, folder: str | Path, *, mirror: str | None = None, force: bo
 def _fetch_file(urls: tuple[str, ...], remote: Remote, path: Path, md5: str, force: bool) -> Path:
     final = path.with_suffix("") if remote.unpack else path
     if final.exists() and not force:
-        if not remote.unpack and _md5(final) != md5:
+        if not remote.unpack and digest(final, "md5") != md5:
             raise FileExistsError(f"{str(final)!r} exists, with another checksum; move it or use force to replace it")
         return final  # unpacked files are in place only if the checksum was right
-    if not (path.exists() and _md5(path) == md5):
+    if not (path.exists() and digest(path, "md5") == md5):
         _download(urls, prepare(path), md5, remote.most)
     if remote.unpack:
         try:
-            with gzip.open(path) as packed, replacing(final) as draft, draft.open("wb") as out:
+            with open_packed(path) as packed, replacing(final) as draft, draft.open("wb") as out:
                 shutil.copyfileobj(packed, out, _BLOCK)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{str(path)!r} is damaged: {error}") from error
@@ -124,7 +123,7 @@ def _download(urls: tuple[str, ...], path: Path, md5: str, most: int) -> None:
             reason = error if response is None else f"the server says {response.status_code} {response.reason}"
             failures.append(f"{url}: {reason}")
             continue
-        if _md5(part) == md5:
+        if digest(part, "md5") == md5:
             os.replace(part, path)
             return
         wrong = f"it has more than {most:,} bytes" if part.stat().st_size > most else "its checksum is wrong"
@@ -153,8 +152,3 @@ def _receive(url: str, part: Path, most: int) -> None:
                 line.add(len(block))
                 if out.tell() > most:
                     break
-
-
-def _md5(path: Path) -> str:
-    with regular(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()

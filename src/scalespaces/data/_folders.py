@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalespaces._files import regular
+from scalespaces._files import open_table
 from scalespaces._progress import progress
 from scalespaces.data._keys import ImageDataset, check_labels
 from scalespaces.data._pixels import SUFFIXES, read_mask, read_pixels, sides
@@ -370,8 +370,7 @@ def _by_stem(files: Iterable[Path]) -> dict[str, Path]:
 
 def _rows(table: str | Path) -> list[tuple[int, str, str]]:
     try:
-        with regular(table).open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
+        with open_table(table) as reader:
             names = list(reader.fieldnames or ())
             if not names.count("id") == names.count("label") == 1:
                 raise ValueError(f"{str(table)!r} must have the columns id and label, got {names}; name each once")

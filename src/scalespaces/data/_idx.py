@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalespaces._files import excess, refuse_existing, regular, replacing
+from scalespaces._files import excess, open_packed, refuse_existing, replacing
 from scalespaces._progress import progress
 from scalespaces.data._keys import ArrayImages
 
@@ -20,8 +20,7 @@ IMAGES, LABELS, SCALES = "-images-idx3-ubyte", "-labels-idx1-ubyte", "-scales-id
 def read_idx(file: str | Path) -> np.ndarray:
     """Read an IDX file, plain or compressed with gzip."""
     try:
-        with regular(file).open("rb") as raw, gzip.GzipFile(fileobj=raw) as unpacked:
-            stream = unpacked if raw.peek(2).startswith(b"\x1f\x8b") else raw
+        with open_packed(file) as stream:
             data = stream.read(4 + 4 * 255)  # the longest header
             start = 4 + 4 * int.from_bytes(data[3:4])
             if len(data) < start or data[:2] != b"\0\0" or data[2] not in TYPES or data[3] > 64:  # NumPy's most axes

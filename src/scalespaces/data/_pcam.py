@@ -3,6 +3,7 @@
 import math
 import os
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -14,13 +15,16 @@ import torch
 from torch import Tensor
 
 from scalespaces._extras import require
-from scalespaces._files import excess, refuse_existing, regular, replacing
+from scalespaces._files import excess, most, open_hdf5, refuse_existing, replacing
 from scalespaces._progress import progress
 from scalespaces.data._keys import ImageDataset, check_labels
 from scalespaces.data._pixels import Refused
 
 SPLITS = ("train", "valid", "test")
 SIDE = 96
+_PLAIN = (2, 3)  # filters of HDF5 that do not compress: shuffle, fletcher32
+_DEFLATE = 1032  # bytes that one compressed byte may stand for
+_PIECE = 2**20
 
 
 def pcam_file(split: str, part: str) -> str:
@@ -95,7 +99,7 @@ def repack(source: str | Path, target: str | Path, *, force: bool = False) -> No
 def open_h5(file: str | Path) -> Any:
     """Open an HDF5 file for reading. Every failure is a ValueError that names the file."""
     try:
-        return require("h5py", "train").File(regular(file), "r")
+        return open_hdf5(file)
     except (OSError, RuntimeError, KeyError, TypeError, AttributeError) as error:  # damaged files raise any of these
         raise ValueError(f"{str(file)!r} is not an HDF5 file that can be read: {error}") from error
 
@@ -147,6 +151,9 @@ def _checked(handle: Any, file: str | Path, part: str) -> Any:
         together += [math.prod(chunks) * kind.itemsize, chunks[0] * math.prod(shape)] if chunks else []
         if reason := excess(max(together, default=0), "bytes"):
             raise Refused(f"{reason} (in {part!r})")
+        filters = stored.id.get_create_plist()
+        if sum(filters.get_filter(n)[0] not in _PLAIN for n in range(filters.get_nfilters())) > 1:
+            raise Refused(f"compresses {part!r} more than once; write it again")
         # HDF5 returns zeros for what was never written.
         needed = math.prod(-(-n // m) for n, m in zip(sizes, chunks, strict=True)) if chunks else stored.nbytes
         if (stored.id.get_num_chunks() if chunks else stored.id.get_storage_size()) < needed:
@@ -157,8 +164,8 @@ def _checked(handle: Any, file: str | Path, part: str) -> Any:
 def read_part(stored: Any, where: int | slice, failure: str) -> np.ndarray:
     """Read a part of a dataset. Whatever goes wrong is a ValueError that begins with ``failure``."""
     try:
-        if not all(_is_written(stored, place) for place in _chunks_of(stored, where)):
-            raise Refused("a part of it was never written")
+        for place in _chunks_of(stored, where):
+            _check_chunk(stored, place)
         return stored[where]
     except Exception as error:  # h5py raises errors of every kind
         raise ValueError(f"{failure}: {error}") from error
@@ -172,9 +179,25 @@ def _chunks_of(stored: Any, where: int | slice) -> Iterator[tuple[int, ...]]:
         yield from product(sorted({n // stored.chunks[0] * stored.chunks[0] for n in samples}), *others)
 
 
-def _is_written(stored: Any, place: tuple[int, ...]) -> bool:
-    """Whether the file has a chunk: HDF5 returns zeros for one that it does not find."""
-    return stored.id.get_chunk_info_by_coord(place).byte_offset is not None
+def _check_chunk(stored: Any, place: tuple[int, ...]) -> None:
+    """Refuse a chunk that is not there, for which HDF5 returns zeros, or that unpacks to more than it should."""
+    found, size = stored.id.get_chunk_info_by_coord(place), math.prod(stored.chunks) * stored.dtype.itemsize
+    if found.byte_offset is None:
+        raise Refused("a part of it was never written")
+    longest = size + size // 100 + 1024  # what cannot be compressed grows a little
+    if found.size > longest or (_DEFLATE * found.size > most("bytes") and _unpacks_to_more(stored, place, longest)):
+        raise Refused("a part of it unpacks to more than it declares")
+
+
+def _unpacks_to_more(stored: Any, place: tuple[int, ...], size: int) -> bool:
+    skipped, data = stored.id.read_direct_chunk(place)
+    if stored.compression != "gzip" or skipped:
+        return False
+    unpacker = zlib.decompressobj()
+    while data and size >= 0 and not unpacker.eof:
+        size -= len(unpacker.decompress(data, _PIECE))
+        data = unpacker.unconsumed_tail
+    return size < 0
 
 
 def patches_per_read(patches: Any) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scalespaces._extras import require
-from scalespaces._files import excess, most, regular
+from scalespaces._files import excess, open_file, open_image
 from scalespaces.data._complete import lacks_rows
 
 T = TypeVar("T")
@@ -47,11 +47,8 @@ def decode_file(
     ``decode`` has to do that.
     """
     pillow: Any = require("PIL.Image", extra)
-    if (pillow.MAX_IMAGE_PIXELS or math.inf) < most("pixels"):  # or Pillow would refuse what the environment allows
-        pillow.MAX_IMAGE_PIXELS = most("pixels")
-    path = regular(file)
     try:
-        with path.open("rb") as stream, pillow.open(stream, formats=formats) as picture:
+        with open_file(file) as stream, open_image(stream, formats, extra) as picture:
             if formats and (reason := _wrong_size(picture, os.fstat(stream.fileno()).st_size)):
                 raise Refused(reason)
             if picture.format == "TIFF" and _hides_bits(picture):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scalespaces._extras import require
-from scalespaces._files import excess, most, regular
+from scalespaces._files import excess, most, open_file, open_tiff
 from scalespaces.data._pixels import Refused, to_unit
 
 SLIDES = (".svs", ".ndpi", ".scn", ".bif", ".btf", ".tf2", ".tf8", ".qptiff")
@@ -38,7 +38,7 @@ def is_slide(file: str | Path) -> bool:
 def _first_tags(path: Path) -> dict[int, int]:
     """The whole numbers in the first directory of a TIFF file; none for other files."""
     try:
-        with regular(path).open("rb") as stream:
+        with open_file(path) as stream:
             order = {b"II": "<", b"MM": ">"}[stream.read(2)]
             big = {42: False, 43: True}[struct.unpack(f"{order}H", stream.read(2))[0]]
             stream.seek(8 if big else 4)
@@ -64,10 +64,10 @@ class Slide:
 
     def __init__(self, file: str | Path) -> None:
         self.file = Path(file)
-        self._tifffile: Any = require("tifffile", "slides")
-        require("imagecodecs", "slides")
+        for name in ("tifffile", "imagecodecs"):
+            require(name, "slides")
         logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it could repair; errors are raised
-        stream = regular(file).open("rb")
+        stream = open_file(file)
         try:
             self._bytes = os.fstat(stream.fileno()).st_size
             self._stream = stream
@@ -95,7 +95,7 @@ class Slide:
         return ValueError(f"{str(self.file)!r} is not a tiled TIFF that tifffile reads, or damaged: {reason}")
 
     def _largest(self) -> Any:
-        pages = [page for page in self._tifffile.TiffFile(self._stream).pages if hasattr(page, "imagewidth")]
+        pages = [page for page in open_tiff(self._stream).pages if hasattr(page, "imagewidth")]
         sizes = [page.imagewidth * page.imagelength for page in pages]
         if not sizes or max(sizes) < 1:
             raise Refused("holds no image")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from scalespaces._extras import require
-from scalespaces._files import replacing
+from scalespaces._files import open_tensors, replacing
 from scalespaces._torch import uncompiled
 from scalespaces.models._convert import Converted, convert
 from scalespaces.models._network import Card, ScaleNetwork
@@ -116,7 +116,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
         raise FileNotFoundError(f"expected a file, got {str(path)!r}, which does not exist or is not a regular file")
     safetensors = require("safetensors", "files")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with open_tensors(path) as file:
             slices = {key: file.get_slice(key) for key in sorted(file.keys())}
             tensors = {key: (tuple(item.get_shape()), item.get_dtype()) for key, item in slices.items()}
             document = _describe(file.metadata() or {})

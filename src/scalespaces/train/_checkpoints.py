@@ -5,13 +5,14 @@ import csv
 import math
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from torch import nn
 
-from scalespaces._files import replacing
+from scalespaces._files import load_checkpoint, replacing
 from scalespaces.models import save
 
 _CONTENTS = {"state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "callbacks": dict}
@@ -34,8 +35,8 @@ class AtomicCheckpoints(TorchCheckpointIO):
         if not Path(path).is_file():  # a pipe might never end
             raise FileNotFoundError(f"no checkpoint {str(path)!r}, or it is not a regular file")
         try:
-            found = torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        except (RuntimeError, EOFError, ValueError, OSError) as error:
+            found = load_checkpoint(path, map_location or "cpu")
+        except (RuntimeError, EOFError, ValueError, OSError, BadZipFile) as error:
             raise ValueError(f"{str(path)!r} is not a checkpoint, or is damaged: {error}") from error
         except Exception as error:
             raise ValueError(f"{str(path)!r} contains more than tensors and plain values: {error}") from error

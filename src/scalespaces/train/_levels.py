@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalespaces._choices import SCALES, LevelPool, Supervision
-from scalespaces._extras import require
+from scalespaces._files import open_tensors
 from scalespaces.data import ImageDataset, to_unit
 from scalespaces.functional import scale_pool
 from scalespaces.functional._resample import on_image
@@ -81,8 +81,9 @@ def fit_trust(
     network: ScaleNetwork, file: Path, images: ImageDataset, batch: int, seed: int, device: torch.device
 ) -> Calibration:
     """Fit trust to the network whose weights are in the file, and save it there."""
-    state = require("safetensors.torch", "files").load_file(file)
-    network.load_state_dict({name: value for name, value in state.items() if not name.startswith(POOL)}, assign=True)
+    with open_tensors(file) as stored:
+        state = {name: stored.get_tensor(name) for name in stored.keys() if not name.startswith(POOL)}  # noqa: SIM118
+    network.load_state_dict(state, assign=True)
     network.to(device, next(network.parameters()).dtype)
     size, card = images[0][0].shape, Card.of(network)
     count = min(_MOST_IMAGES, len(images), max(FEWEST, _MOST_NUMBERS // size.numel()))

@@ -17,7 +17,7 @@ import yaml
 
 from scalespaces._choices import LevelPool, Supervision
 from scalespaces._extras import require
-from scalespaces._files import most, replacing
+from scalespaces._files import most, open_file, replacing
 from scalespaces.theory._arguments import did_you_mean
 from scalespaces.train._data import DataOptions
 
@@ -336,7 +336,7 @@ def _check_file(path: Path) -> None:
         got = f"{str(path)!r}, which is not a regular file" if path.exists() else repr(str(path))
         raise FileNotFoundError(f"no recipe {got}; scalespaces has its own in the folder recipes")
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(MOST_BYTES + 1)
         _refuse(len(content) > MOST_BYTES, f"more than {MOST_BYTES:,} bytes")
         root = _checked(content.decode("utf-8"))

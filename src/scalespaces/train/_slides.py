@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from scalespaces._choices import TILE, WINDOW, LevelPool
 from scalespaces._extras import require
-from scalespaces._files import Journal, prepare, refuse_existing, replacing
+from scalespaces._files import Journal, open_tiff, prepare, refuse_existing, replacing
 from scalespaces._progress import Progress
 from scalespaces.data._slides import Slide
 from scalespaces.models import Card, load
@@ -366,9 +366,8 @@ def _paint(path: Path, parts: _Parts, colors: Sequence[Any], classes: Sequence[s
 
 def _description(path: Path) -> dict[str, Any]:
     """What :func:`predict_slide` wrote into the description of a file; nothing for other files."""
-    tifffile = require("tifffile", "slides")
     try:
-        with tifffile.TiffFile(path) as file:
+        with open_tiff(path) as file:
             found = json.loads(file.pages[0].description)
             return found if isinstance(found, dict) else {}
     except Exception:  # any file may be there
