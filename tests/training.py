@@ -37,6 +37,15 @@ def metrics_of(folder: Path) -> list[dict[str, float]]:
     return [{key: float(value) for key, value in row.items()} for row in rows]
 
 
+def assert_same(one: Path, other: Path) -> None:
+    """Two runs have the same last weights and moments, and the same results, bit for bit."""
+    mine, theirs = (last_weights(folder) | last_moments(folder) for folder in (one, other))
+    assert mine.keys() == theirs.keys()
+    assert [key for key in mine if not torch.equal(mine[key], theirs[key])] == []
+    for name in ("metrics.csv", "model.safetensors", "result.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
 def write_noise(folder: Path, train: int, valid: int) -> Path:
     """IDX files of so many random images of ten classes."""
     generator = np.random.default_rng(0)

@@ -290,6 +290,7 @@ ONE_LEVEL = ["--model.lift.num_levels=1", "--model.arguments.filter_levels=1"]
         (["--model.arguments.growht", "3"], ValueError, "model: s_densenet takes no argument 'growht'"),
         (["--model.lift.levels", "3"], ValueError, "model.lift has no key 'levels'; did you mean 'num_levels'"),
         (["--model.arguments.num_classes", "5"], ValueError, "set the number of classes"),
+        (["--model.lift.num_levels", "1000000"], ValueError, "model: "),
         (["--model.name", "s_resnet"], ValueError, "use a network for classification"),
         (["--data.batch_size", "512"], ValueError, "use a smaller data.batch_size"),
         (["--trainer.monitor", "accuracy"], ValueError, "trainer.monitor is one of train/loss, valid/accuracy"),

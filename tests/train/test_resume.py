@@ -2,25 +2,29 @@
 
 import itertools
 import os
-import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+import zipfile
 from collections.abc import Callable
+from errno import ENOSPC
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training import last_moments, last_weights, metrics_of, small_run, write_noise
+from pictures import noise, save_picture
+from training import assert_same, metrics_of, small_run, write_noise
 
 from scalespaces.train._checkpoints import AtomicCheckpoints, Keeper
 from scalespaces.train._recipe import load_recipe
-from scalespaces.train._run import Result, train
+from scalespaces.train._run import Result, _full_disk, train
 from scalespaces.train._tasks import Task
 from tests.command import fails
+from tests.kills import kill_runs, start
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +40,6 @@ def options(root: Path, *more: str) -> list[str]:
 
 def run(root: Path, out: Path, *more: str, **how: Any) -> Result:
     return train(load_recipe(None, options(root, *more)), out, **how)
-
-
-def assert_same(one: Path, other: Path) -> None:
-    mine, theirs = (last_weights(folder) | last_moments(folder) for folder in (one, other))
-    assert mine.keys() == theirs.keys()
-    assert [key for key in mine if not torch.equal(mine[key], theirs[key])] == []
-    for name in ("metrics.csv", "model.safetensors", "result.json"):
-        assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
 class Crash(Exception):
@@ -87,11 +83,6 @@ def test_a_crash_changes_nothing(root, tmp_path, monkeypatch, whole, accumulate,
     assert_same(tmp_path, whole(accumulate))
 
 
-def newest(folder: Path) -> int:
-    last = folder / "last.ckpt"
-    return last.stat().st_mtime_ns if last.exists() else 0
-
-
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, whole, monkeypatch):
     original = Keeper._save_network
 
@@ -111,24 +102,9 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(root, tmp_path, wh
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_sigkill_changes_nothing(root, tmp_path, workers):
+def test_sigkill_changes_nothing(tmp_path, workers):
     """Real processes, killed with SIGKILL at random moments, several times each."""
-    said = options(root, "--trainer.epochs=8", f"--data.workers={workers}", "--trainer.checkpoint_every=1")
-    command = [sys.executable, "-m", "scalespaces", "train", *said, "--resume", "--out"]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
-    folder, chance, kills = tmp_path / "killed", random.Random(workers), 0
-    for _ in range(4):
-        seen = newest(folder)
-        process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and newest(folder) == seen:
-            time.sleep(0.001)
-        time.sleep(chance.uniform(0, 0.6))
-        kills += process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert kills >= 2, "the run ended before it could be killed"
-    subprocess.run([*command, str(folder)], check=True, capture_output=True)
-    assert_same(folder, tmp_path / "whole")
+    assert kill_runs(5, workers, tmp_path, (workers,)) == 1
 
 
 def test_a_second_run_is_refused_and_the_first_kept_until_all_is_checked(root, tmp_path):
@@ -223,6 +199,115 @@ def test_a_pipe_is_no_checkpoint(root, tmp_path):
             run(root, tmp_path, **how)
 
 
+class Long:
+    """An object whose pickle has a few bytes, and which is as long as these say."""
+
+    def __reduce__(self):
+        return bytearray, (10**11,)
+
+
+def test_checkpoints_need_no_more_memory_than_they_have_bytes(tmp_path):
+    file, packed = tmp_path / "last.ckpt", tmp_path / "packed.ckpt"
+    torch.save({"epoch": Long()}, file)
+    with pytest.raises(ValueError, match=r"last\.ckpt' is not a checkpoint, or is damaged: it has an array of bytes"):
+        AtomicCheckpoints().load_checkpoint(file)
+    torch.save({"epoch": torch.zeros(10**6)}, file)
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ValueError, match=r"packed\.ckpt' is not a checkpoint, or is damaged: it is compressed"):
+        AtomicCheckpoints().load_checkpoint(packed)
+
+
+def test_a_clock_that_jumps_changes_nothing(root, tmp_path, monkeypatch, whole):
+    real, calls = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: real() - 86_400 * (next(calls) % 7) ** 2)
+    crash_at(monkeypatch, Task, "training_step", 11)
+    with pytest.raises(Crash):
+        run(root, tmp_path, "--trainer.accumulate=1")
+    run(root, tmp_path, "--trainer.accumulate=1", resume=True)
+    assert_same(tmp_path, whole(1))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Images in files, in two classes."""
+    folder = tmp_path_factory.mktemp("photos")
+    for split, number in (("train", 24), ("valid", 6)):
+        for n in range(number):
+            save_picture(folder / split / f"class_{n % 2}" / f"{n}.png", noise(20, 20, n))
+    return folder
+
+
+def interrupt(photos: Path, out: Path, harm: Callable[[Any], None], *more: str) -> str:
+    """Start a long run, do harm to it after its first checkpoint, and return the line that it ends with."""
+    process = start([sys.executable, "-m", "scalespaces", "train", *reading(photos, 10**6, *more), "--out", str(out)])
+    while process.poll() is None and not (out / "last.ckpt").exists():
+        time.sleep(0.01)
+    harm(process)
+    about, error = process.communicate()[1].splitlines()
+    assert process.returncode == 2
+    assert "6 validation images" in about
+    assert error.startswith("scalespaces train: error: ")
+    return error
+
+
+def reading(photos: Path, epochs: int, *more: str) -> list[str]:
+    said = small_run(photos, 8, "--trainer.checkpoint_every=1", f"--trainer.epochs={epochs}", *more)
+    return ["--data.kind=class_folders" if word.startswith("--data.kind") else word for word in said]
+
+
+def assert_resumes(photos: Path, out: Path) -> None:
+    """A run that was interrupted ends like one that was not; neither has reading processes."""
+    epochs = 2 + AtomicCheckpoints().load_checkpoint(out / "last.ckpt")["epoch"]
+    recipe = load_recipe(None, reading(photos, epochs))
+    assert_same(train(recipe, out, resume=True).folder, train(recipe, out.with_name("whole")).folder)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_file_that_vanishes_is_one_line_and_the_run_goes_on(photos, tmp_path, workers):
+    file = photos / "train" / "class_0" / "0.png"
+    kept = file.read_bytes()
+    error = interrupt(photos, tmp_path / "out", lambda _: file.unlink(), f"--data.workers={workers}")
+    file.write_bytes(kept)
+    assert error == f"scalespaces train: error: cannot read {str(file)!r}: No such file or directory"
+    assert_resumes(photos, tmp_path / "out")
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    return [int(pid) for pid in found.split()]
+
+
+@pytest.mark.slow
+def test_a_reading_process_that_dies_is_one_line_and_the_run_goes_on(photos, tmp_path):
+    def harm(process: Any) -> None:
+        readers = [reader for server in children(process.pid) for reader in children(server)]
+        assert len(readers) >= 2
+        os.kill(readers[0], signal.SIGKILL)
+
+    error = interrupt(photos, tmp_path / "out", harm, "--data.workers=2")
+    assert "a process that reads data has died" in error
+    assert_resumes(photos, tmp_path / "out")
+
+
+def test_a_full_disk_that_a_thread_notices_is_one_line(tmp_path, capsys):
+    def write() -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    @_full_disk(tmp_path)
+    def log() -> None:
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+        write()
+
+    message = r"^cannot write '.*': No space left on device; make room, then continue with --resume$"
+    with pytest.raises(OSError, match=message):
+        log()
+    assert capsys.readouterr().err == ""
+
+
 def test_a_full_disk_is_one_line_and_the_run_goes_on(root, tmp_path):
     """No file may grow beyond 3000 bytes, so no checkpoint can be written. Bytecode (-B) would be cut off as well."""
     said = [*options(root, "--trainer.max_steps=6"), "--out", str(tmp_path), "--resume"]
@@ -234,4 +319,5 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(root, tmp_path):
     assert "12 validation images" in about
     assert error.endswith("perhaps because the disk is full; make room, then continue with --resume")
     assert not list(tmp_path.glob(".*"))
-    assert train(load_recipe(None, options(root, "--trainer.max_steps=6")), tmp_path, resume=True).steps == 6
+    recipe = load_recipe(None, options(root, "--trainer.max_steps=6"))
+    assert_same(train(recipe, tmp_path, resume=True).folder, train(recipe, tmp_path / "whole").folder)

@@ -1,7 +1,9 @@
 """The batches of a recipe. A training batch depends on (seed, epoch, batch) alone, not on the number of processes."""
 
 import multiprocessing
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,27 @@ def same_shape(images: Sequence[Tensor]) -> Iterable[list[int]]:
     for i, image in enumerate(images):
         groups.setdefault(image.shape, []).append(i)
     return groups.values()
+
+
+_DISCONNECTED = (ConnectionResetError, ConnectionRefusedError, FileNotFoundError)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise errors of reading processes without their traceback, and an OSError when such a process has died."""
+    died = "a process that reads data has died, perhaps for want of memory; go on with --resume or fewer data.workers"
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if found := re.match(r"Caught (\w+) in DataLoader worker .*\n[\w.]*\1: (.*)", str(error), re.DOTALL):
+            raise type(error)(found[2].strip()) from error
+        if isinstance(error, _DISCONNECTED) and not error.filename:  # others are about files
+            raise OSError(died) from error
+        raise
+    except (RuntimeError, EOFError) as error:
+        if isinstance(error, EOFError) or "DataLoader worker" in str(error):
+            raise OSError(died) from error
+        raise
 
 
 def worker_options(workers: int) -> dict[str, Any]:

@@ -4,11 +4,13 @@ import logging
 import os
 import platform
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from errno import EDQUOT, EFBIG, ENOSPC
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from scalespaces.models._calibrate import FEWEST
 from scalespaces.models._network import NamedNetwork, evaluating
 from scalespaces.models._registry import build, entry
 from scalespaces.nn import synchronize
-from scalespaces.train._batches import KeyedBatches
+from scalespaces.train._batches import KeyedBatches, plain_errors
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
 from scalespaces.train._data import class_names, num_classes, open_split
 from scalespaces.train._levels import answer, combine_by, fit_trust
@@ -116,7 +118,7 @@ def train(
                 versions[name] = version(name)
         write_json(out / VERSIONS, versions | {"threads": torch.get_num_threads(), "cuda": torch.version.cuda})
     try:
-        with _without_advice():
+        with _without_advice(), plain_errors(), _full_disk(out):
             trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as stop:
         if trainer.interrupted:
@@ -158,7 +160,7 @@ def make_network(recipe: Recipe, in_channels: int, classes: int, allow_source: S
             network = create_model(str(options.name), preset=options.preset, **said)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"model.file: {error}") from error
-    except (TypeError, ConversionError, RuntimeError, MemoryError) as error:  # such as an unknown key, or its size
+    except (TypeError, ConversionError, RuntimeError, MemoryError, ArithmeticError) as error:  # such as an unknown key
         raise ValueError(f"model: {' '.join(str(error).split()):.600}") from error
     if recipe.trainer.recompute:
         if not isinstance(network, NamedNetwork):
@@ -328,6 +330,22 @@ def _checkpoint(recipe: Recipe, out: Path, resume: bool, force: bool) -> str | N
         way = f"it has no {LAST} to resume from" if resume else "--resume continues it"
         raise FileExistsError(f"{str(out)!r} already contains a run; {way}, --force starts over")
     return None
+
+
+@contextmanager
+def _full_disk(out: Path) -> Iterator[None]:
+    """Say what to do about a full disk, in one line even if TensorBoard's thread is the first to notice it."""
+    hook = threading.excepthook
+    threading.excepthook = lambda found: None if isinstance(found.exc_value, OSError) else hook(found)
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (ENOSPC, EDQUOT, EFBIG):
+            raise
+        where, way = str(error.filename or out), "make room, then continue with --resume"
+        raise OSError(f"cannot write {where!r}: {error.strerror}; {way}") from error
+    finally:
+        threading.excepthook = hook
 
 
 @contextmanager
