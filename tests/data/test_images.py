@@ -212,11 +212,20 @@ def test_a_small_png_that_declares_many_rows_is_refused_before_it_is_decoded(tmp
         read_mask(file)
 
 
-def test_a_tiff_that_does_not_say_its_bits_is_refused(tmp_path):
-    file = save_picture(tmp_path / "a.tif", np.full((4, 4), 2, np.uint8))
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate", "packbits"])
+def test_a_tiff_that_does_not_say_its_bits_is_refused(compression, tmp_path):
+    """Its pixels would be read as if they had one bit: classes 0 and 1 that the file does not hold."""
+    file = save_picture(tmp_path / "a.tif", np.full((4, 4), 2, np.uint8), compression=compression)
     data = file.read_bytes()
     assert data.count(struct.pack("<HHI", 258, 3, 1)) == 1
     file.write_bytes(data.replace(struct.pack("<HHI", 258, 3, 1), struct.pack("<HHI", 65000, 3, 1)))
     for read in READERS:
         with pytest.raises(ValueError, match=r"a\.tif' does not say how many bits its pixels have"):
             read(file)
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "group3", "group4"])
+def test_images_of_one_bit_are_read(compression, tmp_path):
+    bits = np.arange(320).reshape(16, 20) % 3 == 0
+    file = save_picture(tmp_path / "a.tif", bits, compression=compression)
+    np.testing.assert_array_equal(read_mask(file), bits)

@@ -16,6 +16,7 @@ from scalespaces._files import excess, open_file, open_image
 from scalespaces.data._complete import lacks_rows
 
 T = TypeVar("T")
+_FAX = (2, 3, 4)  # compressions of TIFF that are for one bit per pixel
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "PPM")  # of these suffixes; others, such as EPS, start programs
 
@@ -91,8 +92,10 @@ def _wrong_size(picture: Any, file_size: int) -> str:
 
 
 def _hides_bits(picture: Any) -> bool:
-    """Whether a TIFF has no number of bits, which stands for one bit per pixel, but holds more bytes than that."""
+    """Whether a TIFF has no number of bits, which stands for one bit per pixel, but may hold more than that."""
     tags = picture.tag_v2
+    if (packed := tags.get(259, 1)) != 1:  # its size says nothing
+        return 258 not in tags and packed not in _FAX
     across, down = (tags.get(322, 1), tags.get(323, 1)) if 324 in tags else picture.size
     most_bytes = -(-across // 8) * down * len(tags.get(324, (1,)))
     return 258 not in tags and sum(tags.get(325 if 324 in tags else 279, ())) > 2 * most_bytes
