@@ -202,13 +202,26 @@ def test_images_with_fewer_rows_than_they_declare_are_refused(name, shape, tmp_p
     for values in (pixels, np.zeros_like(pixels), np.full_like(pixels, 128)):
         file = save_picture(tmp_path / name, values, **ENDINGS[name])
         assert read_pixels(file).shape[1] == shape[0]
-        with pytest.raises(ValueError, match="is cut off: it has fewer rows than the"):
+        with pytest.raises(ValueError, match="is cut off or damaged: it does not hold the"):
             read_pixels(declare_rows(file, shape[0] + 40))
 
 
 def test_a_small_png_that_declares_many_rows_is_refused_before_it_is_decoded(tmp_path):
     file = declare_rows(save_picture(tmp_path / "a.png"), 4_000_000)
     with pytest.raises(ValueError, match="bytes cannot hold 5 x 4000000 pixels"):
+        read_mask(file)
+
+
+def test_a_png_whose_data_never_end_is_refused(tmp_path):
+    """Its rows are there, but nothing says that they are right."""
+    file = save_picture(tmp_path / "a.png", np.zeros((4, 4), np.uint8))
+    pixels = zlib.compress(bytes(40))[:-4]
+    data = bytearray(file.read_bytes())
+    start = data.index(b"IDAT") - 4
+    checksum = zlib.crc32(b"IDAT" + pixels).to_bytes(4)
+    end = bytes(data[data.index(b"IEND") - 4 :])
+    file.write_bytes(bytes(data[:start]) + len(pixels).to_bytes(4) + b"IDAT" + pixels + checksum + end)
+    with pytest.raises(ValueError, match=r"a\.png' is cut off or damaged"):
         read_mask(file)
 
 

@@ -15,7 +15,7 @@ _SMALL = 2**12  # pixels: so few are always decoded twice
 
 
 def lacks_rows(picture: Any, stream: BinaryIO) -> bool:
-    """Whether a PNG or JPEG that Pillow has decoded from this stream ends before its last row."""
+    """Whether a PNG or JPEG that Pillow has decoded from this stream is damaged or ends before its last row."""
     if picture.format == "PNG":
         # Missing rows are zero, so the file is unpacked again only if the last row is.
         width, height = picture.size
@@ -31,14 +31,14 @@ def _lacks_png(stream: BinaryIO) -> bool:
     bits, passes = header[8] * _CHANNELS[header[9]], _PASSES if header[12] else ((0, 1, 0, 1),)
     sizes = [(-(-(height - y) // dy), -(-(width - x) // dx)) for y, dy, x, dx in passes]
     missing = sum(rows * (1 + -(-columns * bits // 8)) for rows, columns in sizes if rows > 0 and columns > 0)
-    unpacker = zlib.decompressobj()
+    unpacker, most = zlib.decompressobj(), missing + _PIECE  # more than it should hold, too, if the data end somewhere
     for piece in _png_data(stream):
-        while piece and missing > 0 and not unpacker.eof:
+        while piece and missing > -most and not unpacker.eof:
             missing -= len(unpacker.decompress(piece, _PIECE))
             piece = unpacker.unconsumed_tail
-    while missing > 0 and not unpacker.eof and (rest := unpacker.decompress(b"", _PIECE)):
+    while missing > -most and not unpacker.eof and (rest := unpacker.decompress(b"", _PIECE)):
         missing -= len(rest)
-    return missing > 0
+    return missing > 0 or not unpacker.eof
 
 
 def _png_data(stream: BinaryIO) -> Iterator[bytes]:

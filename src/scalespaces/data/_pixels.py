@@ -56,7 +56,8 @@ def decode_file(
                 raise Refused("does not say how many bits its pixels have (tag 258); write it again")
             decoded = decode(picture)
             if lacks_rows(picture, stream):
-                raise Refused(f"is cut off: it has fewer rows than the {picture.size[1]} it declares; write it again")
+                rows = f"it does not hold the {picture.size[1]} rows it declares"
+                raise Refused(f"is cut off or damaged: {rows}; write it again")
             return decoded
     except Refused as error:
         raise ValueError(f"{str(file)!r} {error}") from None
