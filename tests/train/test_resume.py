@@ -245,8 +245,9 @@ def interrupt(photos: Path, out: Path, harm: Callable[[Any], None], *more: str) 
     while process.poll() is None and not (out / "last.ckpt").exists():
         time.sleep(0.01)
     harm(process)
-    about, error = process.communicate()[1].splitlines()
+    about, *progress, error = process.communicate()[1].splitlines()
     assert process.returncode == 2
+    assert [line for line in progress if not line.startswith("epoch ")] == []  # one a minute
     assert "6 validation images" in about
     assert error.startswith("scalespaces train: error: ")
     return error
