@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from training import metrics_of, small_run
 
 from scalespaces import data, models
 from scalespaces.data._idx import write_sets
+from scalespaces.nn import ScaleBatchNorm
+from scalespaces.train._batches import KeyedBatches
 from scalespaces.train._checkpoints import AtomicCheckpoints
+from scalespaces.train._data import open_split
 from scalespaces.train._levels import supervise
 from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, make_network, train
@@ -154,3 +158,43 @@ def test_jitter_moves_masks_with_their_images(root, fill):
     factors = draw_scales(indices, epoch=0, seed=7, low=0.5, high=2.0)
     found = task._prepare(images, masks, indices)
     assert_close(found, (zoom(images, factors, fill), zoom_masks(masks, factors, task.ignored)))
+
+
+@pytest.mark.parametrize("number", [4, None])
+def test_batch_norms_are_measured_with_the_weights_that_are_saved(root, tmp_path, number):
+    said = options(root, "--trainer.epochs=1", f"--trainer.norm_batches={number or 'null'}")
+    recipe = load_recipe(None, said)
+    train(recipe, tmp_path)
+    network = models.load(tmp_path / "model.safetensors")
+    norms: dict[str, Any] = {n: module for n, module in network.named_modules() if isinstance(module, ScaleBatchNorm)}
+    saved = {name: (norm.running_mean.clone(), norm.running_var.clone()) for name, norm in norms.items()}
+    assert all(norm.momentum == 0.1 and norm.num_batches_tracked == 6 for norm in norms.values())
+    seen = {name: [] for name in norms}
+
+    def note(name):
+        def hook(module, inputs):
+            moments = [(level.mean((0, *range(2, level.ndim))), level) for level in inputs[0].levels]
+            mean = torch.stack([m for m, _ in moments]).mean(0)
+            squares = [
+                ((x - mean.view(1, -1, *[1] * (x.ndim - 2))) ** 2).mean((0, *range(2, x.ndim))) for _, x in moments
+            ]
+            count = sum(x.numel() // x.shape[1] for _, x in moments)
+            seen[name].append((mean, torch.stack(squares).mean(0) * count / (count - 1)))
+
+        return hook
+
+    for name, norm in norms.items():
+        norm.train().register_forward_pre_hook(note(name))
+    train_set = open_split(recipe.data, seed=recipe.seed)
+    batches = list(KeyedBatches(train_set, 16, recipe.seed))[-(number or 4) :]
+    with torch.no_grad():
+        for batch in batches:
+            network(data.to_unit(torch.stack([train_set[n][0] for n in batch])))
+    expected = {
+        name: tuple(torch.stack(part).mean(0) for part in zip(*found, strict=True)) for name, found in seen.items()
+    }
+    if number is None:  # running averages are of older weights
+        with pytest.raises(AssertionError):
+            assert_close(saved, expected, rtol=1e-4, atol=1e-5)
+    else:
+        assert_close(saved, expected, rtol=1e-4, atol=1e-5)

@@ -186,6 +186,8 @@ class TrainerOptions:
         checkpoint_every: steps between checkpoints within an epoch; there is always one after an epoch.
         log_every: steps between points in TensorBoard.
         valid_batches: validate with only this many batches.
+        norm_batches: before validation, batch norms measure their statistics again, with the last so many training
+            batches of the epoch and the current weights; null keeps running averages, which lag behind.
     """
 
     epochs: int = 100
@@ -206,6 +208,7 @@ class TrainerOptions:
     checkpoint_every: int = 200
     log_every: int = 10
     valid_batches: int | None = None
+    norm_batches: int | None = 20
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -1,7 +1,8 @@
 """What is trained: a network, its loss and its batches, as a Lightning module. Fine-tuning is at the end."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -61,6 +62,7 @@ class Task(pl.LightningModule):
         if staged and not any(p.requires_grad and in_head(name, self._head) for name, p in network.named_parameters()):
             raise ValueError(f"finetune.head_first trains {self._head}, which finetune.freeze freezes; use one of them")
         self._body: list[nn.Parameter] = []  # what is not trained in the first epochs
+        self._head_only = False
 
     def configure_model(self) -> None:
         """Shard the network's larger parts if the strategy is FSDP."""
@@ -205,6 +207,18 @@ class Task(pl.LightningModule):
             images = images.contiguous(memory_format=torch.channels_last)
         return images.double() if self.recipe.trainer.precision == "64-true" else images
 
+    def on_validation_epoch_start(self) -> None:
+        """Let batch norms measure their statistics again, with the weights that are validated and saved."""
+        if self.recipe.trainer.norm_batches is None or self._head_only or self.recipe.finetune.freeze_batchnorm:
+            return
+        loader = self.trainer.train_dataloader
+        batches = loader.batch_sampler
+        start, batches.start = batches.start, max(0, len(batches) - self.recipe.trainer.norm_batches)
+        with measuring_norms(self.network), self.trainer.precision_plugin.forward_context():
+            for batch in loader:
+                self.network(self._prepare(*self.transfer_batch_to_device(batch, self.device, 0))[0])
+        batches.start = start
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score a batch; whole images are segmented through windows of the size of the crops."""
         images, target = batch
@@ -220,6 +234,28 @@ class Task(pl.LightningModule):
                 self.found[f"valid/{name}"] = value
                 self.log(f"valid/{name}", value, prog_bar=f"valid/{name}" == self.monitor)
         self.metrics.reset()
+
+
+@contextmanager
+def measuring_norms(network: nn.Module) -> Iterator[None]:
+    r"""Let batch norms take as their statistics the mean over the batches that the network sees meanwhile.
+
+    Running averages :math:`m \leftarrow m + \mu (m_n - m)` lag behind: they are of weights some :math:`1 / \mu` steps
+    ago, which are others while these change fast. All else is in evaluation mode, as the statistics are for that.
+    """
+    norms: list[Any] = [m for m in network.modules() if isinstance(m, NormBase) and m.track_running_stats]
+    before = [(norm, norm.momentum, int(norm.num_batches_tracked)) for norm in norms]
+    for norm, _, _ in before:
+        norm.momentum = None  # a plain average over all batches so far; the first replaces what was there
+        norm.num_batches_tracked.zero_()
+        norm.train()
+    try:
+        yield
+    finally:
+        for norm, momentum, count in before:
+            norm.momentum = momentum
+            norm.num_batches_tracked.fill_(count)
+            norm.eval()
 
 
 def rate_share(recipe: Recipe, step: int, per_epoch: int) -> float:
