@@ -3,15 +3,16 @@
 
 import argparse
 import json
-import statistics
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from benchmarks._tables import Table
 from scalespaces.plotting import plot_over_scales
-from scalespaces.train._evaluate import METHODS
+from scalespaces.train._evaluate import Evaluation, Row, mean_and_spread
+
+_KNOWN = {entry.name for entry in fields(Row)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,35 +34,30 @@ def tables(files: Sequence[str], metrics: Sequence[str] | None = None, plot: str
 
 
 def table(documents: Sequence[dict[str, Any]], metric: str, plot: str | None) -> Table:
-    values: dict[tuple[str, float], list[float]] = defaultdict(list)  # by line and scale: one number per document
-    costs: dict[str, list[float]] = defaultdict(list)
-    for row in [row for document in documents for row in document["results"]]:
-        label = row["model"] + METHODS[row["method"]]
-        if row["metrics"] is not None:
-            if metric not in row["metrics"]:
-                raise ValueError(
-                    f"metrics are {', '.join(m for m in row['metrics'] if m != 'per_class')}, got {metric}"
-                )
-            values[label, row["scale"]].append(row["metrics"][metric])
-            costs[label].append(row["cost"])
-    wrong = sorted({label for (label, _), found in values.items() if len(found) != len(documents)})
-    if wrong:
+    old = {"split": "", "resize": 1.0, "images": 0}  # which not every file has
+    results = [old | row for document in documents for row in document["results"]]
+    found = Evaluation([Row(**{key: row[key] for key in _KNOWN & row.keys()}) for row in results], metric)
+    for row in found.rows:
+        if row.metrics is not None and metric not in row.metrics:
+            raise ValueError(f"metrics are {', '.join(m for m in row.metrics if m != 'per_class')}, got {metric}")
+    cells = found.cells()
+    numbers = {
+        label: {sum(row.metrics is not None for row in rows) for rows in cells[label].values()} for label in cells
+    }
+    most = max(number for some in numbers.values() for number in some)
+    if wrong := sorted(label for label, some in numbers.items() if not some <= {0, most}):
         raise ValueError(f"{', '.join(wrong)}: not measured at the same scales in all of {len(documents)} files")
-    scales = sorted({scale for _, scale in values})
-    rows = [
-        [label, *(summary(values.get((label, scale), [])) for scale in scales), f"{statistics.median(cost):.1f}x"]
-        for label, cost in costs.items()
-    ]
     if plot is not None:
-        lines = {
-            label: [(s, statistics.fmean(values[label, s])) for s in scales if (label, s) in values] for label in costs
-        }
-        plot_over_scales(lines, plot, ylabel=metric.replace("_", " "))
-    caption = f"In percent, mean ± standard deviation over {len(documents)} seeds."
-    return Table(metric.replace("_", " "), caption, ["", *(f"{scale:g}" for scale in scales), "cost"], rows)
+        plot_over_scales(found.lines(), plot, ylabel=metric.replace("_", " "))
+    (_, *heads), *rows = found.summary(metric, percent, ".1f")
+    caption = f"In percent, mean ± standard deviation over {most} seeds."
+    return Table(metric.replace("_", " "), caption, ["", *heads], rows)
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
 
 
 def summary(found: list[float]) -> str:
     """Per cent."""
-    spread = f" ± {100 * statistics.stdev(found):.1f}" if len(found) > 1 else ""
-    return f"{100 * statistics.fmean(found):.1f}{spread}" if found else "-"
+    return mean_and_spread(found, percent)

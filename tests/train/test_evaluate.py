@@ -326,7 +326,7 @@ def test_the_command(folder, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--splits", "test_7"], "test_7"),
-        (["--splits", "test_1", "--names", "A"], "--names must be 2 different names, one per network, got A"),
+        (["--splits", "test_1", "--names", "A"], "--names must be 2 names, one per network, got A"),
         (["--splits", "test_1", "--classes", "12"], "'plain' answers with 10 classes, but the data have 12"),
         (["--splits", "test_1", "--plot", "a.txt"], "got the path 'a.txt'"),
     ],

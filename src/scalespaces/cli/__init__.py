@@ -129,6 +129,11 @@ def source(args: argparse.Namespace) -> Any:
     return args.model and build(args.model, allow=args.allow_source or ())
 
 
+def network_file(path: str) -> str:
+    """The file of a network, which may be given by the folder of its run."""
+    return os.path.join(path, "model.safetensors") if os.path.isdir(path) else path
+
+
 def whole(rule: str, allowed: range, text: str) -> int:
     if not text.strip().isdecimal() or int(text) not in allowed:
         raise argparse.ArgumentTypeError(f"expected a whole number {rule}, got {text!r}")

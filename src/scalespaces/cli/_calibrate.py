@@ -14,12 +14,12 @@ from pathlib import Path
 from scalespaces._choices import SCALES
 from scalespaces._files import refuse_existing
 from scalespaces._progress import progress
-from scalespaces.cli import Parser, add_source, positive, seed, source
+from scalespaces.cli import Parser, add_source, network_file, positive, seed, source
 
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("file", metavar="FILE", help="the network, .safetensors")
+    add("file", metavar="FILE", help="the network, .safetensors, or a folder that scalespaces train wrote")
     add("--images", required=True, metavar="FOLDER", help="images, and those in the folders in it; about 100 or more")
     add("--labels", action="store_true", help="images are in folders named after their classes; learn from these")
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this, as in training")
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     from scalespaces.data._folders import image_files
     from scalespaces.train._predict import channels_of, device_called, read_channels, to_input
 
-    file, folder = Path(args.file), Path(args.images)
+    file, folder = Path(network_file(args.file)), Path(args.images)
     out = Path(args.out or file.with_name(f"{file.stem}-calibrated{file.suffix}"))
     if not folder.is_dir():
         raise NotADirectoryError(f"--images is a folder, got {args.images!r}")

@@ -103,6 +103,9 @@ def _check(args: argparse.Namespace) -> None:
     print(report)
     if number := len(report.problems):
         raise ValueError(f"{plural(number, 'problem')} in {args.path}")
+    if report.sets:
+        table = f" --data.table {args.labels}" if args.labels else ""
+        print(f"to train a network with it: scalespaces train --data.root {args.path}{table}")
 
 
 def _repack(args: argparse.Namespace) -> None:

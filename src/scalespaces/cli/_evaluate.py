@@ -1,30 +1,36 @@
 """Measure saved networks on images at several scales, and what they cost. Metrics are accuracy, auroc and nll for
-classes of images; average_precision, mean_iou and accuracy for classes of pixels. The scale of a set that `scalespaces
-data make unseen-scale` made is multiplied by the factors of --scales.
+classes of images; average_precision, mean_iou and accuracy for classes of pixels. Runs that differ only in their seed
+are one line: the mean and the standard deviation over them. The scale of a set that `scalespaces data make
+unseen-scale` made is multiplied by the factors of --scales.
 
-example: scalespaces evaluate cnn.safetensors s_cnn.safetensors --kind idx --root data/unseen --splits test_0.5 test_1
-test_2 --tta 0.5 0.71 1 1.41 2 --plot scales.png
+example: scalespaces evaluate out/cnn_0 out/cnn_1 out/s_cnn_0 out/s_cnn_1 --root photos --scales 0.5 1 2 --tta 0.5 1 2
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from scalespaces._choices import Baselines, Kind, LevelPool
 from scalespaces._files import prepare, write_json
-from scalespaces.cli import Parser, add_source, natural, positive, seed, source
+from scalespaces.cli import Parser, add_source, natural, network_file, positive, seed, source
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from scalespaces.train import Recipe
+
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("files", nargs="+", metavar="MODEL", help="networks, .safetensors")
-    add("--names", nargs="+", metavar="NAME", help="one name per network (default: from their files or folders)")
+    add("files", nargs="+", metavar="MODEL", help="networks, .safetensors, or folders that scalespaces train wrote")
+    about = "one name per network; those of one name are merged (default: names from files or folders, the same for "
+    about += "runs whose recipes differ only in the seed)"
+    add("--names", nargs="+", metavar="NAME", help=about)
     add_source(parser)
     pool = "how levels are combined: by the network itself, or by pooling their logits"
     add("--pool", choices=get_args(LevelPool), default="model", help=pool)
@@ -39,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=about)
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
     add("--table", metavar="CSV", help="labels (table), if not in a file named after the split")
-    run = "(default: that of the run, if the first network lies next to its recipe.yaml)"
+    run = "(default: that of each network's run, if the network lies next to its recipe.yaml)"
     add("--seed", type=seed, metavar="N", help=f"seed used in training, if a set is held out of the training set {run}")
     add("--holdout", type=float, metavar="PART", help=f"part of the training set that was held out {run}")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
@@ -60,51 +66,75 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from scalespaces.data._open import kind_of, sets_in
+    from scalespaces.data._open import find_split, kind_of, sets_in
     from scalespaces.models._network import check_classes
     from scalespaces.plotting import check_writable, plot_over_scales
     from scalespaces.train._data import DataOptions, class_names, num_classes, open_split
-    from scalespaces.train._evaluate import evaluate
+    from scalespaces.train._evaluate import evaluate, merge
     from scalespaces.train._levels import says_image_only
     from scalespaces.train._predict import describe_answers
+    from scalespaces.train._recipe import recipe_beside
 
     # Find what is wrong before the work begins.
     if args.json is not None:
         prepare(args.json)
     if args.plot is not None:
         check_writable(args.plot)
-    files = dict(zip(_names(args.files, args.names), args.files, strict=True))
+    paths = [network_file(file) for file in args.files]
+    recipes = {path: recipe_beside(path) for path in paths}
+    files, names = _names(paths, args.names, recipes)
     check_classes("--classes", args.classes)
     original = source(args)
-    networks = {name: _load(file, original) for name, file in files.items()}
+    networks = {run: _load(file, original) for run, file in files.items()}
     own = len(describe_answers(next(iter(networks.values())))[0])
     args.kind = args.kind or kind_of(args.root)
-    before = _recipe_of(args.files[0])
+    before = recipes[paths[0]]
     size = args.size or (before and before.data.kind == args.kind and before.data.size) or None
-    options = DataOptions(
-        args.kind,
-        args.root,
-        size=size and (size[0], size[1]),
-        num_classes=own if args.classes is None and args.kind in ("masks", "table") else args.classes,
-        table=args.table,
-        holdout=args.holdout or (before.data.holdout if before else 0.1),
-        on_error="skip" if args.skip_errors else "raise",
-    )
-    if args.seed is None and before and Path(before.data.root).resolve() == Path(args.root).resolve():
-        args.seed = before.seed
+    root = Path(args.root)
     if args.splits is None:
-        args.splits = ["test" if args.kind == "idx" or "test" in sets_in(Path(args.root), args.kind) else "valid"]
+        args.splits = ["test" if args.kind == "idx" or "test" in sets_in(root, args.kind) else "valid"]
+
+    def options_of(recipe: Recipe | None) -> DataOptions:
+        return DataOptions(
+            args.kind,
+            args.root,
+            size=size and (size[0], size[1]),
+            num_classes=own if args.classes is None and args.kind in ("masks", "table") else args.classes,
+            table=args.table or (recipe and recipe.data.table),
+            holdout=args.holdout or (recipe.data.holdout if recipe else 0.1),
+            on_error="skip" if args.skip_errors else "raise",
+        )
+
+    # What a run held out is unknown to that run alone, so each is measured with its own.
+    held = not all(find_split(root, args.kind, split, args.table)[2] for split in args.splits)
+    groups: dict[tuple[int | None, float], list[str]] = {}
+    for run, file in files.items():
+        recipe = recipes[file] if held else None
+        if recipe is not None and Path(recipe.data.root).resolve() != root.resolve():
+            recipe = None
+        seed = args.seed if recipe is None or args.seed is not None else recipe.seed
+        groups.setdefault((seed, options_of(recipe).holdout), []).append(run)
     given = ("scales", "baselines", "pool", "batch", "device", "workers", "limit", "tile", "metric")
-    found = evaluate(
-        networks,
-        {split: open_split(options, split, seed=args.seed) for split in args.splits},
-        tta=args.tta or (),
-        select=args.select or (),
-        classes=class_names(options) or num_classes(options),
-        **{name: getattr(args, name) for name in given},
-    )
+    parts, options = [], options_of(before)
+    for (seed, holdout), runs in groups.items():
+        options.holdout = holdout
+        part = evaluate(
+            {run: networks[run] for run in runs},
+            {split: open_split(options, split, seed=seed) for split in args.splits},
+            tta=args.tta or (),
+            select=args.select or (),
+            classes=class_names(options) or num_classes(options),
+            **{name: getattr(args, name) for name in given},
+        )
+        parts.append(part)
+    found = merge(parts, names)
     where = f"{options.root}: {', '.join(args.splits)}, {found.rows[0].images} images"
     print(f"{where}, resized to {size[0]} x {size[1]}" if size else where)
+    if len(groups) > 1:
+        print("each run is measured with the images that it held out itself")
+    for name, number in Counter(names.values()).items():
+        if number > 1:
+            print(f"{name}: mean ± standard deviation over {number} runs")
     print(found)
     for metric in found.metrics[1:] if args.metric is None else ():
         print(f"\n{found.table(metric)}")
@@ -122,14 +152,6 @@ def run(args: argparse.Namespace) -> None:
         print(f"wrote {args.plot}")
 
 
-def _recipe_of(file: str) -> Any:
-    """The recipe that a network was trained with, if that lies next to it."""
-    from scalespaces.train._recipe import load_recipe
-
-    recipe = Path(file).with_name("recipe.yaml")
-    return load_recipe(recipe) if recipe.is_file() else None
-
-
 def _load(file: str, source: nn.Module | None) -> nn.Module:
     """The network in a file, which may be a converted one if there is a source."""
     from scalespaces import models
@@ -142,13 +164,40 @@ def _load(file: str, source: nn.Module | None) -> nn.Module:
         return models.load(file, source)
 
 
-def _names(files: Sequence[str], given: Sequence[str] | None) -> list[str]:
-    """A name for each network: the given ones, or those of the files, or of their folders."""
-    if given is not None:
-        if len(given) != len(files) or len(set(given)) < len(given):
-            raise ValueError(f"--names must be {len(files)} different names, one per network, got {' '.join(given)}")
-        return list(given)
+def _names(
+    files: Sequence[str], given: Sequence[str] | None, recipes: Mapping[str, Recipe | None]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The files by the names of runs, all different, and the name of the network of each run."""
     if len(set(files)) < len(files):
         raise ValueError(f"networks must be different files, got {' '.join(files)}")
-    choices = [[Path(file).stem for file in files], [Path(file).absolute().parent.name for file in files], list(files)]
-    return next(names for names in choices if len(set(names)) == len(names))
+    stems, folders = ([name(Path(file).absolute()) for file in files] for name in (_stem, _folder))
+    ways = (folders, files) if "model" in stems else (stems, folders, files)  # train calls all networks model
+    runs = next(names for names in ways if len(set(names)) == len(names))
+    if given is not None:
+        if len(given) != len(files):
+            raise ValueError(f"--names must be {len(files)} names, one per network, got {' '.join(given)}")
+        runs = given if len(set(given)) == len(given) else runs
+        return dict(zip(runs, files, strict=True)), dict(zip(runs, given, strict=True))
+    groups: list[list[str]] = []  # runs that differ only in their seed
+    by_run = dict(zip(runs, files, strict=True))
+    for run, file in by_run.items():
+        mine = recipes[file]
+        for group in groups:
+            theirs = recipes[by_run[group[0]]]
+            if mine is not None and theirs is not None and mine.differences(theirs) == ["seed"]:
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    firsts = [group[0] for group in groups]
+    short = [re.sub(r"[\W_]*(seed)?[\W_]*\d+$", "", group[0]) if len(group) > 1 else group[0] for group in groups]
+    chosen = short if all(short) and len(set(short)) == len(short) else firsts
+    return by_run, {run: name for name, group in zip(chosen, groups, strict=True) for run in group}
+
+
+def _stem(file: Path) -> str:
+    return file.stem
+
+
+def _folder(file: Path) -> str:
+    return file.parent.name

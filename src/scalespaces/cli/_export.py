@@ -9,12 +9,12 @@ import argparse
 import sys
 from typing import Any
 
-from scalespaces.cli import Parser, add_source, positive, progress, source
+from scalespaces.cli import Parser, add_source, network_file, positive, progress, source
 
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("file", metavar="FILE", help="the network, .safetensors")
+    add("file", metavar="FILE", help="the network, .safetensors, or a folder that scalespaces train wrote")
     add("out", metavar="OUT", help="file to write: .onnx or .pt2")
     add_source(parser)
     add = parser.add_argument_group("shapes").add_argument
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     from scalespaces.models._export import check_format
 
     check_format(args.out)
-    network: Any = models.load(args.file, source(args))
+    network: Any = models.load(network_file(args.file), source(args))
     if models.Card.of(network).mean and not args.normalize:
         print("note: images must be normalized first; --normalize adds that to the graph", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("size", "batch", "static", "levels", "normalize")}

@@ -1,11 +1,12 @@
-"""Predict with a saved network. A classifier writes a CSV file with a row for each image: file, predicted class, and
-the probability of each class. A network for segmentation writes a folder with a palette PNG of class numbers for each
-image, and legend.json: the classes, their colors, and their shares of each image. Every file is written completely or
-not at all. Slides (whole-slide formats, and tiled TIFF images too large to be read whole) are read window by window:
-OUT is then a folder with a tiled pyramidal TIFF for each, the heat map of a classifier or the mask, a small PNG to look
-at, and legend.json. After an interruption, the same command resumes. torchrun shares the windows among processes.
+"""Predict with a saved network. A classifier writes a CSV file with a row for each image: file, predicted class, the
+level that says most for it if the network has several, and the probability of each class. A network for segmentation
+writes a folder with a palette PNG of class numbers for each image, and legend.json: the classes, their colors, and
+their shares of each image. Every file is written completely or not at all. Slides (whole-slide formats, and tiled TIFF
+images too large to be read whole) are read window by window: OUT is then a folder with a tiled pyramidal TIFF for each,
+the heat map of a classifier or the mask, a small PNG to look at, and legend.json. After an interruption, the same
+command resumes. torchrun shares the windows among processes.
 
-example: scalespaces predict model.safetensors slides/ --out predictions.csv
+example: scalespaces predict out/photos new_photos --out predictions.csv
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scalespaces._choices import BACKGROUND, TILE, WINDOW, LevelPool
 from scalespaces._extras import require
 from scalespaces._files import refuse_existing, replacing, write_json
 from scalespaces._progress import progress
-from scalespaces.cli import Parser, add_source, natural, positive, source
+from scalespaces.cli import Parser, add_source, natural, network_file, positive, source
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +37,7 @@ Skipped = dict[str, str] | None  # files that cannot be used and the reasons; No
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("file", metavar="MODEL", help="the network, .safetensors")
+    add("file", metavar="MODEL", help="the network, .safetensors, or a folder that scalespaces train wrote")
     add("images", nargs="+", metavar="IMAGE", help="images, or folders whose images are all used, subfolders included")
     add("--out", required=True, metavar="OUT", help="CSV file (classification) or folder (masks, slides) to write")
     add("--force", action="store_true", help="overwrite existing files")
@@ -48,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto, the best available)")
     add("--batch", type=positive, default=32, metavar="N", help="images or windows per batch")
     add = parser.add_argument_group("classification").add_argument
-    size = "resize all images to this, as data.size did in training"
+    size = "resize all images to this (default: as in training, if the network lies next to its recipe.yaml)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
     add = parser.add_argument_group("segmentation and slides").add_argument
     tile = "side in pixels of the windows for large images (default: images of up to 4 million pixels as a whole, "
@@ -80,6 +81,7 @@ def run(args: argparse.Namespace) -> None:
     from scalespaces.train._levels import says_image_only
 
     # Find what is wrong before the work begins.
+    args.file = network_file(args.file)
     files, out = _find(args.images), Path(args.out)
     stream = _streams(args, files)
     if not stream and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
@@ -148,20 +150,26 @@ def _write_table(
     args: argparse.Namespace, model: nn.Module, classes: Sequence[str], files: dict[Path, Path], skipped: Skipped
 ) -> None:
     from scalespaces.train import _predict as predict
+    from scalespaces.train._recipe import recipe_beside
 
     for option in ("overlay", "tile", "overlap"):
         if getattr(args, option):
             raise ValueError(f"--{option} is for networks that answer for every pixel, but this one classifies images")
     _refuse_sources(args, files, [Path(args.out)])
     counts: Counter[str] = Counter()
+    before = recipe_beside(args.file)
+    if args.size is None and before is not None and before.data.size is not None:
+        args.size = before.data.size
+        print(f"images are resized to {args.size[0]} x {args.size[1]}, as in training", file=sys.stderr)
     options = {"batch": args.batch, "pool": args.pool, "size": args.size, "skipped": skipped}
     found = predict.predict_classes(model, progress(files, "predicting"), **options)
     with replacing(args.out) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["file", "predicted", *classes])
-        for file, probabilities in found:
-            predicted = classes[int(probabilities.argmax())]
-            writer.writerow([Path(file).as_posix(), predicted, *(f"{p:.7g}" for p in probabilities.tolist())])
+        for n, (file, probabilities, level) in enumerate(found):
+            levels, predicted = [] if level is None else [level], classes[int(probabilities.argmax())]
+            if n == 0:
+                writer.writerow(["file", "predicted", *(["level"] if levels else []), *classes])
+            writer.writerow([Path(file).as_posix(), predicted, *levels, *(f"{p:.7g}" for p in probabilities.tolist())])
             counts[predicted] += 1
         _check_any(counts.total(), skipped)
     often = ", ".join(f"{name!r} {number} time{'s' * (number > 1)}" for name, number in counts.most_common(5))

@@ -12,18 +12,21 @@ from scalespaces.cli import Parser, add_allowed
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse a recipe's file, which comes first, and options for its keys."""
     require("yaml", "train")
-    from scalespaces.train._recipe import parse_recipe, recipe_parser
+    from scalespaces.train._recipe import options_in, parse_recipe, recipe_parser
 
     parser = recipe_parser(
         prog="scalespaces train [RECIPE]",
-        description="Train a network from a recipe, a YAML file with the keys below. Any of them can be given as an "
-        "option instead. To use several devices or machines, start it with torchrun or SLURM: torchrun "
-        "--nproc-per-node 4 -m scalespaces train ... . --resume continues an interrupted run exactly. --allow-source "
-        "PACKAGE lets model.source name a function of a package of your own.",
-        epilog="example: scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 --seed 1",
+        description="Train a network. RECIPE is a YAML file with the keys below; options replace its values. "
+        "Without a recipe only --data.root is needed, a folder of images: settings that are not given are "
+        "then chosen to suit them, and printed. A saved network, .safetensors, in the place of RECIPE is trained "
+        "further. To use several devices or machines, start it with torchrun or SLURM: torchrun --nproc-per-node 4 -m "
+        "scalespaces train ... . --resume continues an interrupted run exactly. --allow-source PACKAGE lets "
+        "model.source name a function of a package of your own.",
+        epilog="examples: scalespaces train --data.root photos; "
+        "scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 --seed 1",
     )
     add = parser.add_argument
-    add("--out", help="folder for the results (default: out/NAME, after the recipe)")
+    add("--out", help="folder for the results (default: out/NAME, after the recipe, or after the folder of images)")
     add("--resume", action="store_true", help="continue from the last checkpoint in --out, if there is one")
     add("--force", action="store_true", help="start over if --out already contains a run")
     own = Parser(prog="scalespaces train", add_help=False)
@@ -32,16 +35,25 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if not words:
         return argparse.Namespace(run=lambda _: parser.print_help())
     file = None if words[0].startswith("-") else words[0]
-    if file is not None and file.endswith(".safetensors"):
-        way = f"to train it further, name it in a recipe, or: scalespaces train RECIPE --model.file {file}"
-        raise ValueError(f"{file!r} is a network, but train takes a recipe, a YAML file; {way}")
     for word in words[1:] if file is None else ():
         if word.endswith((".yaml", ".yml")) and Path(word).is_file():
             raise ValueError(f"the recipe comes first: scalespaces train {word} ...")
-    recipe, said = parse_recipe(parser, file, words if file is None else words[1:])
-    out = Path(said.out or Path("out", "train" if file is None else Path(file).stem))
+    rest = words if file is None else words[1:]
+    given = options_in(rest)
+    out = Path(given.get("out") or _folder(file, given.get("data.root", "train")))
+    if "resume" in given and (out / "recipe.yaml").is_file() and (file is None or not file.endswith((".yaml", ".yml"))):
+        file = str(out / "recipe.yaml")  # what was chosen when the run began
+    recipe, said = parse_recipe(parser, file, rest)
     more = {"resume": said.resume, "force": said.force, "allow_source": allowed.allow_source or ()}
     return argparse.Namespace(run=_run, recipe=recipe, out=out, more=more)
+
+
+def _folder(file: str | None, root: str) -> Path:
+    """The default folder for results."""
+    name = Path(root if file is None or not Path(file).is_dir() else file).resolve().name
+    if file is not None and not Path(file).is_dir():
+        name = f"{name}-finetuned" if file.endswith(".safetensors") else Path(file).stem
+    return Path("out", name)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -49,9 +61,12 @@ def _run(args: argparse.Namespace) -> None:
     from scalespaces.train._run import train
 
     try:
-        result = train(args.recipe, args.out, **args.more)
+        recipe = args.recipe()
+        result = train(recipe, args.out, **args.more)
     except KeyboardInterrupt:
         print(f"--resume continues from the last checkpoint in {args.out}, if there is one", file=sys.stderr)
         raise
     best = "" if result.best is None else f"; best {result.monitor} {result.best:.4g} in epoch {result.best_epoch}"
     print(f"wrote {args.out} after {result.steps} steps{best}")
+    if recipe.chosen:
+        print(f"to measure it: scalespaces evaluate {args.out} --root {recipe.data.root}")

@@ -24,7 +24,7 @@ from scalespaces.data._folders import (
     plural,
 )
 from scalespaces.data._idx import IMAGES, read_idx, read_idx_images
-from scalespaces.data._open import ANY, kind_of, named, open_whole
+from scalespaces.data._open import ANY, kind_of, named, only_table, open_whole
 from scalespaces.data._pixels import read_pixels
 
 
@@ -185,7 +185,8 @@ def _check_folders(path: Path, table: str | Path | None, num_classes: int) -> Re
     """Images in folders: with masks, with a table, or with a folder for each class; with or without splits."""
     sets = {split: folder for split in pcam.SPLITS if (folder := named(path, split))} or {"": path}
     tables = {split: file for split in pcam.SPLITS if (file := named(path, split, ".csv"))}
-    files = sorted([*path.glob("*.csv"), *path.parent.glob("labels.csv")]) if table is None else [Path(table)]
+    alone = only_table(path) or (None if folder_classes(path) else next(iter(sorted(path.glob("*.csv"))), None))
+    files = [Path(table)] if table is not None else [] if alone is None else [alone]
     if files and (table is not None or not tables):
         tables = {"": files[0]}
     first = next(iter(sets.values()))

@@ -100,8 +100,9 @@ class ImageFiles(ImageDataset, Generic[T]):
         sizes = ", ".join(f"{number} of {size}" for size, number in self._sizes.most_common(3))
         more = f" and {len(self._sizes) - 3} more sizes" if len(self._sizes) > 3 else ""
         total = sum(self._shares.values()) or 1
-        shares = ", ".join(f"{label}: {100 * n / total:.3g} %" for label, n in sorted(self._shares.items()))
-        return f"{sizes}{more} pixels; labels {shares}"
+        names: Any = getattr(self, "classes", None) or range(max(self._shares, default=0) + 1)
+        shares = ", ".join(f"{names[label]}: {100 * n / total:.3g} %" for label, n in sorted(self._shares.items()))
+        return f"{sizes}{more} pixels; classes {shares}"
 
     def load(self, file: Path, target: T) -> tuple[Tensor, Tensor]:
         """Read a sample as it is in its files, and check it."""
@@ -366,6 +367,14 @@ def _by_stem(files: Iterable[Path]) -> dict[str, Path]:
         if other != file:
             raise ValueError(f"{str(other)!r} and {str(file)!r} have the same name; rename one")
     return found
+
+
+def is_table(file: Path) -> bool:
+    """Whether it is a CSV file with the columns of labels."""
+    try:
+        return bool(_rows(file))
+    except (ValueError, OSError):
+        return False
 
 
 def _rows(table: str | Path) -> list[tuple[int, str, str]]:

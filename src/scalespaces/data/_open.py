@@ -4,7 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from scalespaces._choices import Kind
-from scalespaces.data._folders import Cityscapes, ClassFolders, LabeledFolder, MaskFolders, OnError, folder_classes
+from scalespaces.data._folders import (
+    Cityscapes,
+    ClassFolders,
+    LabeledFolder,
+    MaskFolders,
+    OnError,
+    folder_classes,
+    is_table,
+)
 from scalespaces.data._idx import IMAGES, read_idx_images
 from scalespaces.data._keys import ImageDataset
 from scalespaces.data._pcam import SPLITS, PCam, pcam_file
@@ -46,11 +54,11 @@ def kind_of(root: str | Path) -> Kind:
         return "idx"
     if (first / "images").is_dir() and (first / "masks").is_dir():
         return "masks"
-    if any(named(root, split, ".csv") for split in SPLITS):
+    if any(named(root, split, ".csv") for split in SPLITS) or only_table(root):
         return "table"
     if folder_classes(root):
         return "class_folders"
-    layouts = "a folder for each class, train.csv with the columns id and label, or the folders images and masks"
+    layouts = "a folder for each class, a CSV file with the columns id and label, or the folders images and masks"
     raise ValueError(f"{str(root)!r} has no layout that is known; use {layouts}")
 
 
@@ -77,11 +85,18 @@ def find_split(root: Path, kind: Kind, split: str, table: str | Path | None = No
         own = all(named(root, name) for name in needed)
         return named(root, split if own else "train") or root, None, own
     own = table is None and all(named(root, name, ".csv") for name in needed)
-    file = named(root, split, ".csv") if own else Path(root / "train.csv" if table is None else table)
+    first = named(root, "train", ".csv") or only_table(root) or root / "train.csv"
+    file = named(root, split, ".csv") if own else first if table is None else Path(table)
     if file is None or not file.is_file():
-        rule = f"labels are in {split}.csv in data.root, or in data.table"
+        rule = f"labels are in {split}.csv or the only CSV file in data.root, or in data.table"
         raise FileNotFoundError(f"data.table: there is no file {str(file)!r}; {rule}")
     return named(root, split if own else "train") or root, file, own
+
+
+def only_table(root: Path) -> Path | None:
+    """The CSV file with the labels of all images: the only one in the folder, or ``labels.csv`` next to it."""
+    files = sorted(root.glob("*.csv")) or sorted(root.parent.glob("labels.csv"))
+    return files[0] if len(files) == 1 and is_table(files[0]) else None
 
 
 def classes_in(root: Path) -> list[str]:

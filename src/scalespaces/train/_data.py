@@ -1,5 +1,10 @@
-"""The data of a recipe: its options, its sets and its classes. Help shows the options, so torch is imported late."""
+"""The data of a recipe: its options, its sets and its classes; and the recipe that suits a folder, if none is given.
 
+Help shows the options, so torch is imported late.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -7,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from scalespaces._choices import Fill, Kind
+from scalespaces._progress import progress
 from scalespaces.theory._arguments import check_choice
 
 if TYPE_CHECKING:  # jsonargparse would run this to resolve the options, if their types were not evaluated here
     from scalespaces.data import ImageDataset
+    from scalespaces.models import ScaleNetwork
 
 
 @dataclass
@@ -169,3 +176,107 @@ def num_classes(options: DataOptions) -> int:
     if not names and number is None and options.kind != "idx":
         raise ValueError(f"data.num_classes is needed for data of the kind {options.kind}, which do not define it")
     return number or len(names) or 10  # as MNIST has
+
+
+_LOOK = 100  # images that settings are chosen from
+_LARGE, _RESIZED, _CROPPED = 256, 128, 256  # pixels along a side: classified as they are; if larger; segmented
+_STEPS, _EPOCHS, _BATCH = 1000, (10, 60), 32  # of training: about so many, within these, at most
+
+
+def choose(said: Mapping[str, str], network: "ScaleNetwork | None" = None) -> tuple[dict[str, Any], str]:
+    """The keys of a recipe that suit the images in ``data.root``, and a text that says which and why.
+
+    Args:
+        said: keys and values as on the command line; those that others depend on are respected.
+        network: a network that is trained further. Otherwise one is chosen: a small one.
+    """
+    import torch
+
+    from scalespaces.data import to_unit
+    from scalespaces.data._open import ANY, kind_of
+    from scalespaces.models import create_model
+
+    root = said["data.root"]
+    kind = kind_of(root)
+    names = [] if kind in ("masks", "table", "idx") else class_names(DataOptions(kind, root))
+    whole = DataOptions(kind, root, num_classes=None if names else ANY, table=said.get("data.table"))
+    whole.on_error = "skip" if said.get("data.on_error") == "skip" else "raise"
+    train_set = open_split(whole)
+    number = len(train_set)
+    look = [n * number // min(number, _LOOK) for n in range(min(number, _LOOK))]
+    images = [to_unit(train_set[n][0]) for n in progress(look, f"looking at {root}")]
+    shapes = sorted({tuple(image.shape[1:]) for image in images})
+    side, dense = min(map(min, shapes)), whole.segmentation
+    keys: dict[str, Any] = {"data.kind": kind}
+    if not names and "data.classes" not in said:
+        keys["data.num_classes"] = int(said.get("data.num_classes", 0)) or _count_classes(whole)
+    classes = len(names) or keys.get("data.num_classes") or len(json.loads(said["data.classes"]))
+    fixed = said.get("data.crop") or said.get("data.size")
+    if fixed is not None:
+        side = min(json.loads(fixed))
+    elif dense:
+        side = min(_CROPPED, side // 32 * 32 or side)
+        keys["data.crop"] = [side, side]
+    elif kind in ("class_folders", "table") and (len(shapes) > 1 or max(shapes[0]) > _LARGE):
+        side = min(_RESIZED, side)
+        keys["data.size"] = [side, side]
+    if network is None or not network.card.mean:
+        pixels = torch.cat([image.flatten(1)[:, :: max(1, image[0].numel() // 10_000)] for image in images], 1)
+        keys["data.mean"] = [round(float(value), 4) for value in pixels.mean(1)]
+        keys["data.std"] = [max(round(float(value), 4), 1e-4) for value in pixels.std(1)]
+    about = "the network further"
+    if network is None and "model.name" not in said and "model.source" not in said:
+        depth = 2 + (side >= 32) + (side >= 64)
+        small = {"channels": [16, 32, 64, 128][:depth], "kernel_size": 3, "grid": 1, "hidden": 64, "dropout": 0.2}
+        name: str = "s_resnet" if dense else "s_cnn"
+        arguments: dict[str, Any] = {"width": 8} if dense else small
+        lift: dict[str, Any] = {"base": 2.0}  # levels an octave apart
+        for lift["num_levels"] in (4, 3, 2):  # the last has two samples after all poolings, so any size is exported
+            trial = create_model(name, lift=lift, **arguments)
+            if trial.smallest_side + 2 ** (len(trial.levels_pooled) + trial.lift.num_levels - 1) <= side:
+                break
+        keys |= {"model.name": name, "model.arguments": arguments, "model.lift": lift}
+        about = f"{name} with {lift['num_levels']} levels, as {side} pixels have room for"
+    elif network is None:
+        about = said.get("model.name") or said["model.source"]
+    most = 8 if dense else _BATCH
+    batch = int(said.get("data.batch_size", 2 ** int(np.log2(max(2, min(most, number // 8))))))
+    steps = max(1, number // batch)
+    epochs = int(said.get("trainer.epochs", min(max(-(-_STEPS // steps), _EPOCHS[0]), _EPOCHS[1])))
+    new = network is not None and tuple(network.card.classes) != tuple(names)
+    keys |= {
+        "data.batch_size": batch,
+        "trainer.epochs": epochs,
+        "optimizer.name": "adamw",
+        "optimizer.weight_decay": 0.01,
+    }
+    keys |= {
+        "optimizer.lr": 3e-4 if network else 3e-3,
+        "optimizer.schedule": "cosine",
+        "optimizer.warmup": epochs * steps // 10,
+    }
+    keys |= {"finetune.head_first": min(2, epochs - 1)} if new else {}
+    sizes = " x ".join(map(str, shapes[0][::-1])) if len(shapes) == 1 else f"{len(shapes)} or more sizes"
+    text = f"{root} ({kind}): {number} training images of {sizes} pixels, {classes} classes\n"
+    text += f"no recipe was given, so this trains {about}: {epochs} epochs of {steps} steps of {batch} images"
+    if "data.size" in keys or "data.crop" in keys:
+        text += f", {'cropped' if dense else 'resized'} to {side} x {side}"
+    return keys, f"{text}. All settings are in recipe.yaml in the output folder; --KEY VALUE changes one."
+
+
+def _count_classes(options: DataOptions) -> int:
+    """The number of classes in tables or masks: the largest class number of all sets, and one."""
+    from scalespaces.data._open import ANY, find_split, open_whole, sets_in
+    from scalespaces.data._pixels import read_mask
+
+    root, largest = Path(options.root), 1
+    for split in sets_in(root, options.kind) if options.kind != "idx" else ():
+        folder, table, _ = find_split(root, options.kind, split, options.table)
+        dataset: Any = open_whole(folder, options.kind, split, table, ANY, "raise")
+        if options.kind == "table":
+            largest = max(largest, int(dataset.labels.max()))
+            continue
+        for _, file in progress(dataset.samples, f"reading the masks of {split}"):
+            mask = read_mask(file)
+            largest = max(largest, int(mask[mask != 255].max().item() if (mask != 255).any() else 0))
+    return 10 if options.kind == "idx" else largest + 1

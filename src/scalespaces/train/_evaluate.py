@@ -8,6 +8,7 @@ import itertools
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,7 @@ from scalespaces.train._predict import channels_of, class_scores, describe_answe
 from scalespaces.train._scales import MultiScale, at_scale
 
 Method = Callable[[Tensor], Tensor]  # from images to logits
+Point = tuple[float, str, float]  # the scale of a row, its set, and the factor by which that was resized
 METHODS = {"plain": "", "tta": " + TTA", "select": " + selection"}  # how scale is handled, after the network's name
 
 
@@ -50,6 +52,7 @@ class Row:
     seconds_per_image: float | None = None  # the median over batches
     cost: float | None = None  # the same, relative to the first network of one level, or to the first one
     note: str | None = None  # why there are no metrics
+    run: str | None = None  # which of several networks of that name, trained with other seeds
 
     @property
     def label(self) -> str:
@@ -74,9 +77,11 @@ class Evaluation:
         """The metric over scales, by network and method; also by set, if several sets were resized several times."""
         apart = len({row.split for row in self.rows}) > 1 and len({row.resize for row in self.rows}) > 1
         lines: dict[str, list[tuple[float, float | None]]] = {}
-        for row in self.rows:
-            label = f"{row.label}, {row.split}" if apart else row.label
-            lines.setdefault(label, []).append((row.scale, row.value(self.metric)))
+        for label, found in self.cells().items():
+            for (scale, split, _), rows in found.items():
+                values = _values(rows, self.metric)
+                point = (scale, statistics.fmean(values) if values else None)
+                lines.setdefault(f"{label}, {split}" if apart else label, []).append(point)
         return {label: sorted(points, key=lambda point: point[0]) for label, points in lines.items()}
 
     def __str__(self) -> str:
@@ -90,21 +95,29 @@ class Evaluation:
         found = next((row.metrics for row in self.rows if row.metrics is not None), {})
         return [self.metric, *(name for name in found if name not in (self.metric, "per_class"))]
 
+    def cells(self) -> dict[str, dict[Point, list[Row]]]:
+        """The rows, by network and method, and then by scale; several where networks of a name were measured."""
+        found: dict[str, dict[Point, list[Row]]] = {}
+        for row in self.rows:
+            found.setdefault(row.label, {}).setdefault((row.scale, row.split, row.resize), []).append(row)
+        return found
+
     def table(self, metric: str) -> str:
-        """The same for any metric, without notes."""
-        points = sorted({(row.scale, row.split, row.resize) for row in self.rows})
+        """The same for any metric, without notes. Networks of one name are one line: mean and standard deviation."""
+        return text_table(self.summary(metric, lambda value: f"{value:.4f}", ".2f"))
+
+    def summary(self, metric: str, write: Callable[[float], str], cost: str) -> list[list[str]]:
+        """The cells of a table, the head first; numbers and costs are written as these say."""
+        cells = self.cells()
+        points = sorted({point for found in cells.values() for point in found})
         ambiguous = len({scale for scale, _, _ in points}) < len(points)
         heads = [f"{split} x{resize:g}" if ambiguous else f"{scale:g}" for scale, split, resize in points]
-        cells: dict[str, dict[Any, Row]] = {}
-        for row in self.rows:
-            cells.setdefault(row.label, {})[row.scale, row.split, row.resize] = row
         lines = [[metric, *heads, "cost"]]
         for label, found in cells.items():
-            values = [found[point].value(metric) for point in points]
-            costs = [row.cost for row in found.values() if row.cost is not None]
-            cost = f"{statistics.median(costs):.2f}x" if costs else "-"
-            lines.append([label, *("-" if value is None else f"{value:.4f}" for value in values), cost])
-        return text_table(lines)
+            texts = [mean_and_spread(_values(found.get(point, ()), metric), write) for point in points]
+            costs = [row.cost for rows in found.values() for row in rows if row.cost is not None]
+            lines.append([label, *texts, f"{statistics.median(costs):{cost}}x" if costs else "-"])
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         """Everything, classes and settings included, as plain values; None stands for an unknown value."""
@@ -115,6 +128,40 @@ class Evaluation:
             "models": {name: dict(about) for name, about in self.models.items()},
             "results": [asdict(row) for row in self.rows],
         }
+
+
+def mean_and_spread(values: Sequence[float], write: Callable[[float], str]) -> str:
+    """The mean, and the standard deviation if there are several values."""
+    more = f" ± {write(statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{write(statistics.fmean(values))}{more}" if values else "-"
+
+
+def _values(rows: Sequence[Row], metric: str) -> list[float]:
+    return [value for row in rows if (value := row.value(metric)) is not None]
+
+
+def merge(found: Sequence[Evaluation], names: Mapping[str, str]) -> Evaluation:
+    """Evaluations together. Networks get these names, by their own; those of one name are runs of one network."""
+    counts = Counter(names.values())
+    rows = [row for one in found for row in one.rows]
+    for row in rows:
+        row.run = row.model if counts[names.get(row.model, row.model)] > 1 else row.run
+        row.model = names.get(row.model, row.model)
+    about = {names.get(name, name): facts for one in found for name, facts in one.models.items()}
+    _compare_costs(rows, about)
+    return Evaluation(rows, found[0].metric, about, found[0].settings)
+
+
+def _compare_costs(rows: Sequence[Row], about: Mapping[str, Mapping[str, Any]]) -> None:
+    """Costs relative to the first network of one level, or to the first."""
+    first = next((name for name, facts in about.items() if facts["levels"] == 1), next(iter(about)))
+    base: dict[Any, float] = {}
+    for row in rows:
+        if (row.model, row.method) == (first, "plain") and row.seconds_per_image is not None:
+            base.setdefault((row.split, row.resize), row.seconds_per_image)
+    for row in rows:
+        seconds, other = row.seconds_per_image, base.get((row.split, row.resize))
+        row.cost = seconds / other if seconds is not None and other else None
 
 
 def evaluate(
@@ -212,12 +259,7 @@ def evaluate(
     settings = {"scales": factors, "tta": list(tta), "select": list(select), "baselines": baselines, "pool": pool}
     settings |= {"classes": list(names), "batch": batch, "device": str(where), "limit": limit, "tile": tile}
     settings |= {"threads": torch.get_num_threads()}
-    # Costs are relative to the first network of one level, or to the first.
-    first = next((name for name in networks if about[name]["levels"] == 1), next(iter(networks)))
-    base = {(row.split, row.resize): row for row in rows if (row.model, row.method) == (first, "plain")}
-    for row in rows:
-        seconds, other = row.seconds_per_image, base[row.split, row.resize].seconds_per_image
-        row.cost = seconds / other if seconds is not None and other else None
+    _compare_costs(rows, about)
     return Evaluation(rows, metric, about, settings)
 
 

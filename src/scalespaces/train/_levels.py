@@ -15,6 +15,7 @@ from scalespaces.functional import scale_pool
 from scalespaces.functional._resample import on_image
 from scalespaces.models import Card, ScaleNetwork, calibrate, save
 from scalespaces.models._calibrate import FEWEST, Calibration
+from scalespaces.models._network import strongest_level
 from scalespaces.nn import ScalePool
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice
@@ -31,6 +32,24 @@ def answer(model: nn.Module, images: Tensor, pool: LevelPool = "model") -> Tenso
     own = pool in ("model", "trust")
     combined: Any = model(images) if own else scale_pool(level_scores(model, images), pool)
     return combined
+
+
+def answer_and_level(model: nn.Module, images: Tensor, pool: LevelPool = "model") -> tuple[Tensor, Tensor | None]:
+    """The logits ``(B, classes)``, and the level that says most for the predicted class of each image, ``(B,)``.
+
+    That is the one with the highest score, times its weight if levels are combined by trust. There is none if the
+    network has one level, answers with that of the image, or combines levels before their scores.
+    """
+    if not isinstance(model, ScaleNetwork) or pool != "model" or model.config.get("pool_before") is not None:
+        return answer(model, images, pool), None
+    if model.lift.num_levels == 1 or model.scale_pool.mode == "image":
+        return answer(model, images), None
+    if model.scale_pool.trust is not None:
+        scores, features = model.scores_and_features(images)
+        logits, level = model.scale_pool.trust(scores, features, images.shape[2:], return_scale=True)
+        return logits, level.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+    logits, scores = model.answer_and_scores(images)
+    return logits, strongest_level(logits, scores, (1, 1))[:, 0, 0]
 
 
 def says_image_only(model: nn.Module) -> str | None:

@@ -21,7 +21,7 @@ from scalespaces.models import Card, ScaleNetwork, load
 from scalespaces.models._network import evaluating, first_channels
 from scalespaces.theory._arguments import check_integer
 from scalespaces.train._batches import same_shape
-from scalespaces.train._levels import answer
+from scalespaces.train._levels import answer, answer_and_level
 
 WHOLE = 2**22  # pixels processed at once; the paper's S-ResNet needs 3.2 GiB for these
 _COARSEST = 64  # pixels; windows start at multiples, so that networks which halve six times see the same grid
@@ -84,7 +84,7 @@ def predict(
         elif pixels:
             seen = [to_input(network, read_channels(file, channels_of(network), size)) for file in files]
         else:
-            return torch.stack([p for _, p in predict_classes(network, files, batch=batch, pool=pool, size=size)])
+            return torch.stack([p for _, p, _ in predict_classes(network, files, batch=batch, pool=pool, size=size)])
         if not pixels:
             found = [probabilities(network, part, pool, False) for part in seen.split(batch)]
             return check_finite(torch.cat(found)).cpu()
@@ -100,23 +100,25 @@ def predict_classes(
     pool: LevelPool = "model",
     size: tuple[int, int] | None = None,
     skipped: dict[str, str] | None = None,
-) -> Iterator[tuple[File, Tensor]]:
+) -> Iterator[tuple[File, Tensor, int | None]]:
     """The probabilities ``(classes,)`` of each image, file by file, in their order, on the CPU; as :func:`predict`.
 
+    The third value is the level that says most for the predicted class, see :func:`answer_and_level`.
     Images may differ in size. They are read until there are ``batch`` of them or four million pixels; then those of
     equal size form a batch. Files that cannot be used raise an error, or are added to ``skipped`` with the reason.
     """
     waiting: list[tuple[File, Tensor]] = []
 
-    def answers() -> Iterator[tuple[File, Tensor]]:
-        found: dict[int, Tensor] = {}
+    def answers() -> Iterator[tuple[File, Tensor, int | None]]:
+        found: dict[int, tuple[Tensor, int | None]] = {}
         for group in same_shape([image for _, image in waiting]):
             with skipping([waiting[i][0] for i in group], skipped), named(*waiting[group[0]]):
-                some = probabilities(model, torch.stack([waiting[i][1] for i in group]), pool, False).cpu()
-                found |= dict(zip(group, some, strict=True))
+                said, levels = _answer(model, torch.stack([waiting[i][1] for i in group]), pool)
+                numbers = [None] * len(group) if levels is None else levels.tolist()
+                found |= dict(zip(group, zip(said.cpu(), numbers, strict=True), strict=True))
         for i in sorted(found):
             with skipping([waiting[i][0]], skipped), named(*waiting[i]):
-                yield waiting[i][0], check_finite(found[i])
+                yield waiting[i][0], check_finite(found[i][0]), found[i][1]
         waiting.clear()
 
     for file in files:
@@ -281,7 +283,19 @@ def probabilities(model: nn.Module, images: Tensor, pool: LevelPool, pixels: boo
     """The probabilities ``(B, classes[, H, W])``; an error if ``pixels`` says otherwise."""
     if model.training:
         raise ValueError("predictions are made in evaluation mode; call model.eval() first")
-    logits = answer(model, images, pool)
+    return _normalized(answer(model, images, pool), images, pixels)
+
+
+@torch.no_grad()
+def _answer(model: nn.Module, images: Tensor, pool: LevelPool) -> tuple[Tensor, Tensor | None]:
+    """The probabilities ``(B, classes)``, and the level that says most for each image."""
+    if model.training:
+        raise ValueError("predictions are made in evaluation mode; call model.eval() first")
+    logits, levels = answer_and_level(model, images, pool)
+    return _normalized(logits, images, False), levels
+
+
+def _normalized(logits: Any, images: Tensor, pixels: bool | None) -> Tensor:
     b, _, h, w = images.shape
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
     if (len(shape), *shape[:1], *shape[2:]) not in ((2, b), (4, b, h, w)):

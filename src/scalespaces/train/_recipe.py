@@ -6,12 +6,12 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import yaml
 
@@ -19,7 +19,7 @@ from scalespaces._choices import LevelPool, Supervision
 from scalespaces._extras import require
 from scalespaces._files import most, open_file, replacing
 from scalespaces.theory._arguments import did_you_mean
-from scalespaces.train._data import DataOptions
+from scalespaces.train._data import DataOptions, choose
 
 
 @dataclass
@@ -231,6 +231,7 @@ class Recipe:
     finetune: FinetuneOptions = field(default_factory=FinetuneOptions)
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
     seed: int = 0
+    chosen: ClassVar[str] = ""  # what was chosen and why, if the data alone were given
 
     def __post_init__(self) -> None:
         from scalespaces.models._network import check_classes  # late, as it needs torch
@@ -281,28 +282,98 @@ def recipe_parser(**options: Any) -> Any:
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from a YAML file and check it; an error names the unknown, wrong or missing key.
 
+    The path may also be a folder of images or a saved network, ``.safetensors``. Then there is no recipe, and without
+    ``data.kind`` all settings that are not given are chosen to suit the images; ``recipe.chosen`` says what and why.
+
     ``overrides`` are written as on the command line: ``["--data.root", "data/pcam"]``.
     """
-    return parse_recipe(recipe_parser(), path, overrides)[0]
+    return parse_recipe(recipe_parser(), path, overrides)[0]()
 
 
-def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> tuple[Recipe, Any]:
-    """The recipe, and the namespace with all of the parser's options."""
+def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> tuple[Callable[[], Recipe], Any]:
+    """A function that makes the recipe, and the namespace with all of the parser's options.
+
+    Words are checked now. The images that settings are chosen by are read when the recipe is made.
+    """
+    if path is not None and Path(path).suffix == ".safetensors":
+        path, words = None, ["--model.file", str(path), *words]
+    elif path is not None and Path(path).is_dir():
+        path, words = None, ["--data.root", str(path), *words]
     if path is not None:
         words = ["--recipe", str(path), *words]
+    said = options_in(words)
+    if "data.root" in said and not {"recipe", "data", "data.kind", "help", "h"} & said.keys():
+        found = _parsed(parser, path, ["--data.kind=class_folders", *words])
+        return lambda: _chosen(parser, said, words), found
+    found = _parsed(parser, path, words)
+    recipe = _made(parser, path, found)
+    return lambda: recipe, found
+
+
+def _parsed(parser: Any, path: str | Path | None, words: Sequence[str]) -> Any:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         option, equals, value = word.partition("=")
         if option[2:] in _SECTIONS and not (value if equals else following).lstrip().startswith("{"):
             raise ValueError(f"{option} is one or more keys, as in {option}='{{key: value}}'; files go to --recipe")
+    with _explaining(path):
+        return parser.parse_args(_joined(words))
+
+
+def _made(parser: Any, path: str | Path | None, found: Any) -> Recipe:
+    with _explaining(path):
+        built = parser.instantiate(found)
+    return Recipe(**{entry.name: getattr(built, entry.name) for entry in dataclasses.fields(Recipe)})
+
+
+@contextmanager
+def _explaining(path: str | Path | None) -> Iterator[None]:
+    """Turn errors of the parser, or of Python about values that no option can have, into one line."""
     try:
-        built = parser.instantiate(parser.parse_args(_joined(words)))
+        yield
     except OSError:
         raise
-    except Exception as error:  # of the parser, or of Python, about values that no option can have
+    except Exception as error:
         where = "" if path is None or str(path) in str(error) else f"{str(path)!r}: "
         message = " ".join(str(error).split())
         raise ValueError(f"{where}{message:.600}{_closest_key(message)}") from error
-    return Recipe(**{entry.name: getattr(built, entry.name) for entry in dataclasses.fields(Recipe)}), built
+
+
+def recipe_beside(file: str | Path) -> Recipe | None:
+    """The recipe that a network was trained with, if that is next to it."""
+    recipe = Path(file).with_name("recipe.yaml")
+    return load_recipe(recipe) if recipe.is_file() else None
+
+
+def _chosen(parser: Any, said: dict[str, str], words: Sequence[str]) -> Recipe:
+    """The recipe of these words, with settings that suit the data where they say nothing."""
+    from scalespaces.models import load  # late, as it needs torch
+    from scalespaces.models._registry import entry
+
+    network: Any = None
+    if "model.name" in said:
+        entry(said["model.name"])  # a wrong name is found before the data are read
+    if "model.file" in said and "model.source" not in said:
+        network, before = load(said["model.file"]), recipe_beside(said["model.file"])
+        for key in ("size", "crop"):
+            if before is not None and (value := getattr(before.data, key)) is not None:
+                words, said = [f"--data.{key}={json.dumps(value)}", *words], {f"data.{key}": json.dumps(value)} | said
+    keys, text = choose(said, network)
+    plain = {key: value if isinstance(value, str) else json.dumps(value) for key, value in keys.items()}
+    recipe: Any = _made(
+        parser, None, _parsed(parser, None, [*(f"--{k}={value}" for k, value in plain.items()), *words])
+    )
+    recipe.chosen = text
+    return recipe
+
+
+def options_in(words: Sequence[str]) -> dict[str, str]:
+    """Options and their values, as they are written."""
+    joined = _joined(words)
+    pairs = (
+        word.partition("=")[::2] if "=" in word else (word, after)
+        for word, after in zip(joined, [*joined[1:], ""], strict=True)
+    )
+    return {option.lstrip("-"): value for option, value in pairs if option.startswith("-")}
 
 
 def _joined(words: Sequence[str]) -> list[str]:

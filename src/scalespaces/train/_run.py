@@ -29,7 +29,7 @@ from scalespaces.data import to_unit
 from scalespaces.models import Card, ConversionError, ScaleNetwork, convert, create_model, load
 from scalespaces.models._calibrate import FEWEST
 from scalespaces.models._network import NamedNetwork, evaluating
-from scalespaces.models._registry import build, entry
+from scalespaces.models._registry import build
 from scalespaces.nn import synchronize
 from scalespaces.train._batches import KeyedBatches, plain_errors
 from scalespaces.train._checkpoints import BEST, LAST, METRICS, NETWORK, AtomicCheckpoints, Keeper, is_lower_better
@@ -68,13 +68,13 @@ def train(
     quiet: bool = False,
     allow_source: Sequence[str] = (),
 ) -> Result:
-    """Train a network from a recipe.
+    """Train a network from a recipe, or on a folder of images with settings that suit them.
 
     The folder ``out`` gets ``recipe.yaml`` (all of it), ``versions.json``, ``metrics.csv``, ``result.json``,
     TensorBoard's files, ``last.ckpt``, ``best.ckpt``, and ``model.safetensors``: the network of the best epoch.
 
     Args:
-        recipe: the experiment, or its YAML file.
+        recipe: the experiment, or its YAML file, or a folder of images; see :func:`load_recipe`.
         out: the folder.
         resume, force: continue from ``last.ckpt``, or start over, if there is one.
         quiet: no progress bar, and no lines of progress.
@@ -86,8 +86,9 @@ def train(
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun has restarted it
     checkpoint = _checkpoint(recipe, out, resume, force)
     _rejoin(recipe)
-    if recipe.model.name is not None:
-        entry(recipe.model.name)  # a wrong name is found before files are read
+    if recipe.model.source is None:  # what is wrong with the network is found before the data are read
+        with torch.device("meta" if recipe.model.file is None else "cpu"):
+            _build(recipe, 3, data.num_classes or 2)
     train_set, valid_set = (open_split(data, split, seed=recipe.seed) for split in ("train", "valid"))
     classes, channels = num_classes(data), train_set[0][0].shape[0]
     if (data.augment == "pcam" or data.color is not None) and channels != 3:
@@ -99,6 +100,8 @@ def train(
     task = Task(network, recipe, classes, class_names(data), (train_set, valid_set))
     keeper = Keeper(out, task.monitor, options.checkpoint_every, network, options.max_steps)
     trainer = make_trainer(recipe, out, keeper, quiet=quiet)
+    if recipe.chosen and trainer.is_global_zero and not quiet:
+        print(recipe.chosen, file=sys.stderr, flush=True)
     _try_out(network, valid_set[0][0], recipe, classes)
     # Refuses batch sizes that do not fit.
     KeyedBatches(train_set, data.batch_size, processes=trainer.world_size, accumulate=options.accumulate)
@@ -142,26 +145,8 @@ def train(
 
 def make_network(recipe: Recipe, in_channels: int, classes: int, allow_source: Sequence[str] = ()) -> nn.Module:
     """The network of a recipe, with weights that depend only on its seed."""
-    options = recipe.model
     torch.manual_seed(recipe.seed)
-    network: nn.Module
-    try:
-        if options.source is not None:
-            source = build(options.source, options.arguments, allow_source)
-            # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
-            modules = options.convert.keys() & {"pool_before", "features"}
-            names = {key: str(options.convert[key]) for key in modules if isinstance(options.convert[key], int)}
-            said: dict[str, Any] = {"scale_pool": "mean"} | options.convert | names  # so that all levels learn
-            network = convert(source, options.lift, **said) if options.file is None else load(options.file, source)
-        elif options.file is not None:
-            network = load(options.file)
-        else:
-            said = {"in_channels": in_channels, "num_classes": classes, "lift": options.lift} | options.arguments
-            network = create_model(str(options.name), preset=options.preset, **said)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"model.file: {error}") from error
-    except (TypeError, ConversionError, RuntimeError, MemoryError, ArithmeticError) as error:  # such as an unknown key
-        raise ValueError(f"model: {' '.join(str(error).split()):.600}") from error
+    network: Any = _build(recipe, in_channels, classes, allow_source)
     if recipe.trainer.recompute:
         if not isinstance(network, NamedNetwork):
             got = f"{type(network).__name__}; use model.name, or scalespaces.nn.checkpoint inside the network"
@@ -172,6 +157,38 @@ def make_network(recipe: Recipe, in_channels: int, classes: int, allow_source: S
     data, old = recipe.data, Card.of(network)
     network.card = Card(class_names(data) or old.classes, data.mean or old.mean, data.std or old.std)
     return network.train()
+
+
+def _build(recipe: Recipe, in_channels: int, classes: int, allow_source: Sequence[str] = ()) -> nn.Module:
+    options = recipe.model
+    try:
+        if options.source is not None:
+            source = build(options.source, options.arguments, allow_source)
+            # The parser makes numbers of names such as "8", which modules of an nn.Sequential have.
+            modules = options.convert.keys() & {"pool_before", "features"}
+            names = {key: str(options.convert[key]) for key in modules if isinstance(options.convert[key], int)}
+            said: dict[str, Any] = {"scale_pool": "mean"} | options.convert | names  # so that all levels learn
+            return convert(source, options.lift, **said) if options.file is None else load(options.file, source)
+        if options.file is not None:
+            return _for_classes(load(options.file), classes)
+        said = {"in_channels": in_channels, "num_classes": classes, "lift": options.lift} | options.arguments
+        return create_model(str(options.name), preset=options.preset, **said)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"model.file: {error}") from error
+    except (TypeError, ConversionError, RuntimeError, MemoryError, ArithmeticError) as error:  # such as an unknown key
+        raise ValueError(f"model: {' '.join(str(error).split()):.600}") from error
+
+
+def _for_classes(network: nn.Module, classes: int) -> nn.Module:
+    """The network, with a new head if it was made for another number of classes."""
+    if not isinstance(network, NamedNetwork) or network.config["num_classes"] == classes:
+        return network
+    config: dict[str, Any] = network.config | {"num_classes": classes}
+    fresh = create_model(**config)
+    own, old = fresh.state_dict(), network.state_dict()
+    fresh.load_state_dict(own | {name: value for name, value in old.items() if value.shape == own[name].shape})
+    fresh.card = Card((), network.card.mean, network.card.std)
+    return fresh
 
 
 def _try_out(network: nn.Module, image: Tensor, recipe: Recipe, classes: int) -> None:
@@ -221,7 +238,8 @@ class Lines(pl.Callback):
         text += f"{len(pl_module.sets[1]):,} validation images"
         self._say(trainer, text)
         if self.first:
-            self._say(trainer, f"resuming at step {self.first}, epoch {trainer.current_epoch}")
+            total = trainer.estimated_stepping_batches
+            self._say(trainer, f"resuming at step {self.first} of {total}, epoch {trainer.current_epoch}")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Print a line if the last one is a minute old."""
