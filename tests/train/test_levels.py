@@ -16,7 +16,7 @@ from scalespaces import ScaleSpace, convert
 from scalespaces._choices import SCALE_MODES, LevelPool, Supervision
 from scalespaces.functional import scale_pool
 from scalespaces.models import ScaleNetwork, create_model
-from scalespaces.train._levels import answer, level_scores, supervise
+from scalespaces.train._levels import answer, answer_and_level, level_scores, supervise
 
 POOLS = get_args(LevelPool)[1:]
 
@@ -120,3 +120,22 @@ def test_pools_are_the_librarys_and_unknown_names_are_refused():
         answer(Levels(logits(0)), torch.empty(4, 3, 8, 8), unknown)
     with pytest.raises(ValueError, match=r"one of answer, mean, apart, got 'median'"):
         supervise(Levels(logits(0)), torch.empty(4, 3, 8, 8), torch.arange(4), unknown)
+
+
+@pytest.mark.parametrize("mode", ["mean", "max", "probabilities", "trust", "image"])
+def test_the_level_that_says_most(mode):
+    torch.manual_seed(0)
+    network: Any = create_model("s_cnn", channels=(4, 8), kernel_size=3, hidden=16, scale_pool=mode).eval()
+    images = torch.cat([F.interpolate(torch.randn(4, 1, n, n), (28, 28)) for n in (2, 4, 7, 28)])
+    with torch.no_grad():
+        network.linear.weight.normal_()
+        logits, level = answer_and_level(network, images)
+        assert_close(logits, network(images))
+        if mode == "image":
+            assert level is None
+        else:
+            assert level is not None
+            assert len(level.unique()) > 1
+            assert level.tolist() == network.scale_map(images)[:, 0, 0].tolist()
+        assert answer_and_level(network, images, "max")[1] is None  # another way than the network's own
+        assert answer_and_level(create_model("cnn", channels=(4, 8), kernel_size=3), images)[1] is None

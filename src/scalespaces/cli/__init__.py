@@ -26,8 +26,8 @@ COMMANDS = {
     "calibrate": "let a network learn which of its levels to trust, from images without labels",
     "export": "write a saved network as ONNX or for torch.export",
     "data": "download, make and check datasets",
-    "train": "train a network from a recipe",
-    "evaluate": "measure networks at several scales, compared with test-time augmentation",
+    "train": "train a network on a folder of images, or from a recipe",
+    "evaluate": "measure networks, also at other scales and compared with test-time augmentation",
     "predict": "predict the classes of images, or of their pixels, with a saved network",
     "app": "explore scale-spaces, equivariance and predictions on a local page",
 }
@@ -68,7 +68,8 @@ def _with_option(message: str, error: Any) -> str:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The arguments of a command, and the function ``run`` that takes them. The first word names the command."""
-    parser = Parser(prog="scalespaces", description=scalespaces.__doc__)
+    steps = "for your own images: scalespaces data check photos, then scalespaces train --data.root photos"
+    parser = Parser(prog="scalespaces", description=scalespaces.__doc__, epilog=steps)
     parser.add_argument("--version", action="version", version=f"scalespaces {scalespaces.__version__}")
     listed = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, about in COMMANDS.items():

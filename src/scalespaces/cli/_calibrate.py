@@ -20,8 +20,8 @@ from scalespaces.cli import Parser, add_source, network_file, positive, seed, so
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE", help="the network, .safetensors, or a folder that scalespaces train wrote")
-    add("--images", required=True, metavar="FOLDER", help="images, and those in the folders in it; about 100 or more")
-    add("--labels", action="store_true", help="images are in folders named after their classes; learn from these")
+    add("--images", required=True, metavar="FOLDER", help="folder of about 100 images or more, subfolders included")
+    add("--labels", action="store_true", help="learn from the names of the folders that images are in: their classes")
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this, as in training")
     scales = f"sizes to learn from, relative to the images (default: {' '.join(f'{scale:.3g}' for scale in SCALES)})"
     add("--scales", type=float, nargs="+", default=SCALES, metavar="SCALE", help=scales)
@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     add_source(parser)
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
     add("--batch", type=positive, default=16, metavar="N", help="images seen at once")
-    add("--seed", type=seed, default=0, metavar="N", help="of all that is random")
+    add("--seed", type=seed, default=0, metavar="N", help="seed of everything random")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -44,14 +44,21 @@ def add_arguments(parser: Parser) -> None:
     about = "resize all images to this before anything else (default: as in the run of the first network)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=about)
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
-    add("--table", metavar="CSV", help="labels (table), if not in a file named after the split")
+    add("--table", metavar="CSV", help="CSV file with the labels, if it is not named after the split")
     run = "(default: that of each network's run, if the network lies next to its recipe.yaml)"
     add("--seed", type=seed, metavar="N", help=f"seed used in training, if a set is held out of the training set {run}")
     add("--holdout", type=float, metavar="PART", help=f"part of the training set that was held out {run}")
     add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
     add("--limit", type=positive, metavar="N", help="measure only N images of each set, evenly spread over it")
     add = parser.add_argument_group("scales").add_argument
-    add("--scales", type=float, nargs="+", default=[1.0], metavar="SCALE", help="resize images by each of these")
+    add(
+        "--scales",
+        type=float,
+        nargs="+",
+        default=[1.0],
+        metavar="SCALE",
+        help="resize images by each of these (default: 1)",
+    )
     add("--tta", type=float, nargs="+", metavar="SCALE", help="test-time augmentation: mean over these scales")
     add("--select", type=float, nargs="+", metavar="SCALE", help="take the most certain answer at these scales")
     add("--baselines", choices=get_args(Baselines), default="one-level", help="networks to run with --tta and --select")

@@ -15,7 +15,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     from scalespaces.train._recipe import options_in, parse_recipe, recipe_parser
 
     parser = recipe_parser(
-        prog="scalespaces train [RECIPE]",
+        prog="scalespaces train",
+        usage="scalespaces train [RECIPE] [--data.root FOLDER] [--KEY VALUE ...] [--out FOLDER] [--resume] [--force]",
         description="Train a network. RECIPE is a YAML file with the keys below; options replace its values. "
         "Without a recipe only --data.root is needed, a folder of images: settings that are not given are "
         "then chosen to suit them, and printed. A saved network, .safetensors, in the place of RECIPE is trained "

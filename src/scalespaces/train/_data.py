@@ -27,7 +27,7 @@ class DataOptions:
     Args:
         kind: pcam (the official HDF5 files), cityscapes (the official tree), idx (MNIST's format), class_folders (a
             folder for each class), table (images and a CSV file with the columns id and label) or masks (a folder
-            images next to a folder masks).
+            images next to a folder masks). Without a recipe, the names in the folder tell.
         root: folder of the data. For your own data it has a folder, or CSV file, for each of train, valid and test; or
             none, and a part is held out for validation.
         batch_size: samples per step, over all devices and accumulated batches.
@@ -202,7 +202,7 @@ def choose(said: Mapping[str, str], network: "ScaleNetwork | None" = None) -> tu
     whole = DataOptions(kind, root, num_classes=None if names else ANY, table=said.get("data.table"))
     whole.on_error = "skip" if said.get("data.on_error") == "skip" else "raise"
     train_set = open_split(whole)
-    number = len(train_set)
+    number = min(len(train_set), int(said.get("data.limit", len(train_set))))
     look = [n * number // min(number, _LOOK) for n in range(min(number, _LOOK))]
     images = [to_unit(train_set[n][0]) for n in progress(look, f"looking at {root}")]
     shapes = sorted({tuple(image.shape[1:]) for image in images})

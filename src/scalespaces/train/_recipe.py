@@ -302,7 +302,7 @@ def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> 
     if path is not None:
         words = ["--recipe", str(path), *words]
     said = options_in(words)
-    if "data.root" in said and not {"recipe", "data", "data.kind", "help", "h"} & said.keys():
+    if "data.root" in said and not {"recipe", "data", "data.kind", "help", "h", "print_config"} & said.keys():
         found = _parsed(parser, path, ["--data.kind=class_folders", *words])
         return lambda: _chosen(parser, said, words), found
     found = _parsed(parser, path, words)
