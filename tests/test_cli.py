@@ -71,7 +71,7 @@ def test_python_m(monkeypatch, capsys):
     [
         (["cook"], "there is no command 'cook'"),
         (["trian"], "there is no command 'trian'; did you mean 'train'?"),
-        (["train", "net.safetensors"], "scalespaces train RECIPE --model.file net.safetensors"),
+        (["train", "net.safetensors"], "scalespaces train net.safetensors --data.root FOLDER"),
         (["train", "--optimiser.lr", "1"], "did you mean 'optimizer.lr'?"),
         (
             ["train", "--model.name", "cnn", "--model.lift.samplin", "1", "--data.kind", "idx", "--data.root", "no"],

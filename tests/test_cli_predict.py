@@ -83,9 +83,10 @@ def test_the_table_holds_what_the_network_says(batch, model, images, tmp_path, c
     assert [row["file"] for row in table] == [(images / name).as_posix() for name in names]
     counts = dict.fromkeys(model.card.classes, 0)
     for row, name in zip(table, names, strict=True):
-        assert list(row) == ["file", "predicted", "normal", "tumor"]
+        assert list(row) == ["file", "predicted", "level", "normal", "tumor"]
         with torch.no_grad():
             expected = model(shown(images / name)[None])[0].softmax(0)
+            assert int(row["level"]) == int(model.scale_map(shown(images / name)[None])[0, 0, 0])
         assert_close(torch.tensor([float(row["normal"]), float(row["tumor"])]), expected, rtol=1e-4, atol=1e-6)
         assert row["predicted"] == model.card.classes[int(expected.argmax())]
         counts[row["predicted"]] += 1

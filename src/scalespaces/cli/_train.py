@@ -41,6 +41,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             raise ValueError(f"the recipe comes first: scalespaces train {word} ...")
     rest = words if file is None else words[1:]
     given = options_in(rest)
+    if file is not None and file.endswith(".safetensors") and not given.keys() & {"data.root", "data", "help", "h"}:
+        raise ValueError(f"which images? to train a network further: scalespaces train {file} --data.root FOLDER")
     out = Path(given.get("out") or _folder(file, given.get("data.root", "train")))
     if "resume" in given and (out / "recipe.yaml").is_file() and (file is None or not file.endswith((".yaml", ".yml"))):
         file = str(out / "recipe.yaml")  # what was chosen when the run began

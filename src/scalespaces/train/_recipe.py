@@ -311,7 +311,7 @@ def parse_recipe(parser: Any, path: str | Path | None, words: Sequence[str]) -> 
 
 
 def _parsed(parser: Any, path: str | Path | None, words: Sequence[str]) -> Any:
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):  # there may be no words
         option, equals, value = word.partition("=")
         if option[2:] in _SECTIONS and not (value if equals else following).lstrip().startswith("{"):
             raise ValueError(f"{option} is one or more keys, as in {option}='{{key: value}}'; files go to --recipe")
@@ -368,12 +368,12 @@ def _chosen(parser: Any, said: dict[str, str], words: Sequence[str]) -> Recipe:
 
 def options_in(words: Sequence[str]) -> dict[str, str]:
     """Options and their values, as they are written."""
-    joined = _joined(words)
-    pairs = (
-        word.partition("=")[::2] if "=" in word else (word, after)
-        for word, after in zip(joined, [*joined[1:], ""], strict=True)
-    )
-    return {option.lstrip("-"): value for option, value in pairs if option.startswith("-")}
+    found, joined = {}, _joined(words)
+    for word, after in zip(joined, [*joined[1:], ""], strict=False):  # there may be no words
+        option, equals, value = word.partition("=")
+        if option.startswith("-"):
+            found[option.lstrip("-")] = value if equals else after
+    return found
 
 
 def _joined(words: Sequence[str]) -> list[str]:
