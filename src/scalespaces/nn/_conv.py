@@ -15,7 +15,15 @@ from scalespaces.theory._arguments import PaddingMode, check_integer, check_padd
 
 def as_images(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """For torch a weight of five axes belongs to volumes, which have no ``memory_format=torch.channels_last``."""
-    return lambda t: fn(t.flatten(1, 2)).unflatten(1, t.shape[1:3]) if t.ndim == 5 else fn(t)
+
+    def apply(t: Tensor) -> Tensor:
+        if t.ndim != 5:
+            return fn(t)
+        # One level after the other in memory: each is a filter that convolutions take as it is, without a copy.
+        levels = t.movedim(2, 0)
+        return fn(levels.flatten(0, 1)).unflatten(0, levels.shape[:2]).movedim(0, 2)
+
+    return apply
 
 
 class ScaleConv(Filters):
