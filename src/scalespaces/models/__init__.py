@@ -9,8 +9,9 @@ from scalespaces.models._info import summarize
 from scalespaces.models._modules import ConversionError
 from scalespaces.models._network import Card, ScaleNetwork
 from scalespaces.models._paper import DenseNet, ResNet
+from scalespaces.models._prepare import prepare
 from scalespaces.models._registry import create_model, list_models, register_model
 
 __all__ = ["Card", "ConvNet", "Converted", "DenseNet", "ResNet", "ScaleNetwork"]
 __all__ += ["create_model", "list_models", "register_model", "summarize"]
-__all__ += ["ConversionError", "calibrate", "convert", "export", "load", "save"]
+__all__ += ["ConversionError", "calibrate", "convert", "export", "load", "prepare", "save"]

@@ -21,10 +21,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from scalespaces._extras import require
-from scalespaces._files import prepare, replacing
+from scalespaces._files import prepare as make_room
+from scalespaces._files import replacing
 from scalespaces._torch import uncompiled
 from scalespaces.models._modules import TORCHS_OWN, is_plain
 from scalespaces.models._network import Card, ScaleNetwork, first_channels
+from scalespaces.models._prepare import prepare
 from scalespaces.models._registry import entry
 from scalespaces.space import ScaleSpace
 from scalespaces.theory._arguments import check_choice, check_integer
@@ -78,7 +80,8 @@ def export(
     compared with PyTorch; it appears only if they agree to 1e-4 of the largest output.
 
     Args:
-        model: a network that takes images; it is not changed. It is exported in evaluation mode.
+        model: a network that takes images; it is not changed. What is exported is a copy in evaluation mode, made by
+            :func:`prepare` if the network has levels.
         path: of the file, which ends in ``.onnx`` or ``.pt2``.
         size: height and width, if they are fixed; by default those of the registered network, or 224;
             larger if the network needs larger images.
@@ -96,8 +99,10 @@ def export(
         raise ValueError("the network has no normalization to add to the graph; give it a Card with mean and std")
     if levels and not isinstance(model, ScaleNetwork):
         raise ValueError(f"levels=True needs a network with levels, got a {type(model).__name__}; convert it first")
-    graph = _Graph(copy.deepcopy(model), card if normalize else Card(), levels)
-    job = _Job(prepare(path), graph, {"card": card.to_json(), "normalizes": normalize})
+    ready, notes = _ready(model)
+    graph = _Graph(ready, card if normalize else Card(), levels)
+    job = _Job(make_room(path), graph, {"card": card.to_json(), "normalizes": normalize})
+    job.notes += notes
     name = model.config.get("name") if isinstance(model, ScaleNetwork) else None
     least = model.smallest_side if isinstance(model, ScaleNetwork) else 1
     usual = [max(n, least) for n in ((224, 224) if name is None else entry(name).input_shape[1:])]
@@ -122,6 +127,17 @@ def export(
             raise
         except Exception as error:
             raise ValueError(f"torch {torch.__version__} cannot export the network: {_first_line(error)}") from error
+
+
+def _ready(model: nn.Module) -> tuple[nn.Module, list[str]]:
+    """A copy for inference, prepared if it has levels; and why it is not."""
+    plain = copy.deepcopy(model).eval()
+    if not isinstance(plain, ScaleNetwork):
+        return plain, []
+    try:
+        return prepare(plain), []
+    except (ValueError, RuntimeError) as error:  # the network may need images of a special size
+        return plain, [f"batch normalization is not folded into convolutions: {_first_line(error)}"]
 
 
 def check_format(path: str | os.PathLike[str]) -> Path:

@@ -53,6 +53,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     model = uncompiled(model)
     config = model.config if isinstance(model, ScaleNetwork) else {}
+    if isinstance(model, ScaleNetwork) and model.prepared:
+        raise ValueError("a prepared network lacks batch norms that its file would need; save the one it was made from")
     if not (isinstance(model, Converted) or isinstance(config.get("name"), str)):
         rule = "networks made by scalespaces.models.create_model or scalespaces.convert can be saved"
         came = f"a {type(model).__name__} with no config"

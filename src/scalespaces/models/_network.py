@@ -133,10 +133,17 @@ class ScaleNetwork(nn.Module):
     config: dict[str, Any]
     card: Card
     in_channels: int
+    prepared: bool = False
+    """Whether it is a copy made by :func:`prepare`, for inference only."""
 
     def __init__(self) -> None:
         super().__init__()
         self.config, self.card = {}, Card()
+
+    def train(self, mode: bool = True) -> Self:
+        if mode and self.prepared:
+            raise ValueError("a prepared network is for inference; train the network it was made from")
+        return super().train(mode)
 
     @property
     def smallest_side(self) -> int:
