@@ -1,6 +1,7 @@
 """Cases: contenders that take turns, what was measured of them, and tables of that."""
 
 import statistics
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +11,14 @@ from torch import Tensor, nn
 from benchmarks._counts import counts
 from scalespaces._measure import Step, peak_memory, ratios, take_turns
 from scalespaces._tables import text_table
+from scalespaces._torch import uncompiled
 from scalespaces.space import ScaleSpace
 
 FORMATS = {  # of images and of volumes
     "channels_last": (torch.channels_last, torch.channels_last_3d),
     "contiguous": (torch.contiguous_format, torch.contiguous_format),
 }
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TURN = 0.02  # seconds that a turn lasts at least
 
 
@@ -29,6 +32,8 @@ class Settings:
     device: str = "cpu"
     format: str = "channels_last"
     dtype: torch.dtype = torch.float32
+    clock: str = "wall"
+    compile: bool = False
 
     def tensor(self, *shape: int, requires_grad: bool = False) -> Tensor:
         """A random image ``(B, C, H, W)`` or volume ``(B, C, S, H, W)``."""
@@ -62,6 +67,7 @@ class Case:
     suite: str
     title: str
     contenders: list[Contender]
+    phases: tuple[str, ...] = ("forward", "training")  # of which functions have the first only
 
     def __getitem__(self, name: str) -> Contender:
         return next(c for c in self.contenders if c.name == name)
@@ -104,15 +110,17 @@ def measure(case: Case, settings: Settings) -> Case:
     modules = [c for c in case.contenders if isinstance(c.work, nn.Module)]
     makers = {"forward": forward_step, "training": training_step}
     wait = torch.cuda.synchronize if settings.device == "cuda" else lambda: None
-    for phase in makers if len(modules) == len(case.contenders) else ("forward",):
+    options: Any = {"wait": wait, "at_least": 0.0 if settings.quick else TURN, "clock": CLOCKS[settings.clock]}
+    for phase in case.phases if len(modules) == len(case.contenders) else ("forward",):
         steps = {c.name: makers[phase](c) for c in case.contenders}
-        times = take_turns(steps, settings.runs, wait=wait, at_least=0.0 if settings.quick else TURN)
+        times = take_turns(steps, settings.runs, **options)
         for c in case.contenders:
             c.seconds[phase] = times[c.name]
         for c in modules:
             c.memory[phase] = peak_memory(steps[c.name], settings.device)
     for c in modules:
-        c.counts = counts(c.work, *c.inputs)
+        if uncompiled(c.work) is c.work:
+            c.counts = counts(c.work, *c.inputs)
     for c in case.contenders:
         c.work, c.inputs = None, ()  # so that no two cases are in memory at once
     return case

@@ -1,10 +1,11 @@
-"""Measure what layers, lift, networks and loading cost, each as a ratio to a plain counterpart: PyTorch's own layers
-and the same networks written with them, the paper's algorithm, OpenCV's filters, h5py. docs/performance.md explains
-rows and columns."""
+"""Measure what layers, lift, networks, inference and loading cost, each as a ratio to a plain counterpart: PyTorch's
+own layers and the same networks written with them, the paper's algorithm, OpenCV's filters, h5py. docs/performance.md
+explains rows and columns."""
 
 import argparse
+import copy
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import scalespaces
-from benchmarks._case import FORMATS, Case, Contender, Settings, measure, training_step
+from benchmarks._case import CLOCKS, FORMATS, Case, Contender, Settings, measure, training_step
 from benchmarks._counts import limits
 from benchmarks._rivals import Conv, Network, rival
 from benchmarks._tables import progress
@@ -28,7 +29,7 @@ from scalespaces.cli import positive
 from scalespaces.data import PCam, to_unit
 from scalespaces.data._augment import PCamAugment, move, recolor
 from scalespaces.data._pcam import pcam_file
-from scalespaces.models import create_model
+from scalespaces.models import create_model, prepare
 from scalespaces.nn import Lift, ScaleAvgPool, ScaleBatchNorm, ScaleConv2d
 
 PRESETS = {"pyramid": "recommended", "dense": "paper"}  # by sampling
@@ -43,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--runs", type=positive, metavar="N", help="rounds that count (default: 5; quick: 2)")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where layers and models compute")
     add("--format", choices=FORMATS, default="channels_last", help="memory format of both sides")
+    add("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, on a busy machine, with --threads 1")
+    add("--compile", action="store_true", help="add networks compiled by torch.compile, plain and ours")
 
 
 def run(args: argparse.Namespace) -> Iterator[Case]:
@@ -56,10 +59,11 @@ def run(args: argparse.Namespace) -> Iterator[Case]:
     for suite in set(suites) & set(ON_THE_CPU):
         require(*ON_THE_CPU[suite])
     runs = args.runs or (2 if args.quick else 5)
-    settings = Settings(runs, args.quick, args.side, args.device, args.format)
+    how: Any = {"clock": args.clock, "compile": args.compile}
+    settings = Settings(runs, args.quick, args.side, args.device, args.format, **how)
     facts = environment()
     machine = f"{facts['cpu']}, {facts['threads']} threads, torch {facts['torch']}"
-    print(f"{machine}, float32, {args.format}, {runs} runs, load average {facts['load_average']}")
+    print(f"{machine}, float32, {args.format}, {runs} runs, {args.clock} time, load average {facts['load_average']}")
     for suite in suites:
         for case in SUITES[suite](settings):
             progress(f"{suite}: {case.title} ...")
@@ -129,7 +133,39 @@ def contenders(
             again = settings.module(make(sampling))
             again.recompute = True
             found.append(Contender(f"{sampling}{k}, recomputed", again, (x,)))
+    if isinstance(plain, Network):
+        found += compiled(settings, found)
     return found + papers
+
+
+def compiled(settings: Settings, found: Sequence[Contender]) -> list[Contender]:
+    """With ``--compile``, the plain network and those on pyramids once more, each as one graph."""
+    own = [c for c in found if c.name == "plain" or (c.name.startswith("pyramid") and c.limit is not None)]
+    return [
+        Contender(f"{c.name}, compiled", torch.compile(copy.deepcopy(c.work), fullgraph=True), c.inputs, c.limit)
+        for c in (own if settings.compile else ())
+    ]
+
+
+def inference(settings: Settings) -> Iterator[Case]:
+    """Networks as they are and prepared, forward only; on small images, where calls take more time than arithmetic."""
+
+    def case(title: str, baseline: str, names: dict[str, str], side: int, batch: int, **arguments: Any) -> Case:
+        x = settings.tensor(batch, 3, side, side)
+        found = [Contender("plain", settings.module(rival(create_model(baseline, **arguments))), (x,))]
+        for k, name in names.items():
+            module = settings.module(create_model(name, **arguments)).eval()
+            found.append(Contender(f"pyramid, {k}", module, (x,), *limits(module, x)))
+            found.append(Contender(f"pyramid, {k}, prepared", prepare(module), (x,)))
+        title = f"{title}, {side} x {side}, batch {batch}, 4 levels"
+        return Case("inference", title, found + compiled(settings, found), ("forward",))
+
+    names = {"k = 1": "s_resnet_no_interaction", "k = 2": "s_resnet"}
+    small, width = settings.side or 64, 4 if settings.quick else 16
+    for side, batch in [(small, 1)] if settings.quick else [(small, 1), (small, 4), (256, 4)]:
+        yield case(f"ResNet, N = {width}", "resnet", names, side, batch, width=width)
+    growth, side, batch = ((2, 4, 8), 48, 2) if settings.quick else ((12, 24, 48), settings.side or 96, 32)
+    yield case("DenseNet", "densenet", {"k = 3": "s_densenet"}, side, batch, growth=growth)
 
 
 def lift(settings: Settings) -> Iterator[Case]:
@@ -211,4 +247,4 @@ def data(settings: Settings) -> Iterator[Case]:
         yield Case("data", f"the parts of a training step with {batch} patches", contenders)
 
 
-SUITES = {"layers": layers, "lift": lift, "models": models, "data": data}
+SUITES = {"layers": layers, "lift": lift, "models": models, "inference": inference, "data": data}

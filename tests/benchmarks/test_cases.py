@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
-from benchmarks import cost
+from benchmarks import _case, cost
 from benchmarks._case import FORMATS, Case, Contender, Settings, measure, tensors, training_step
 from benchmarks.cost import SUITES
 
@@ -30,6 +30,27 @@ def test_networks_and_their_limits():
     assert (deep.limit, deep.folded) == pytest.approx((1.53, 1.46), abs=5e-3)
     assert [resnet[f"dense, k = {k}"].rival for k in (1, 2)] == ["paper, k = 1", "paper, k = 2"]
     assert all("64 x 64" in case.title for case in SUITES["models"](dataclasses.replace(BUILT, side=64)))
+
+
+def test_prepared_and_compiled_networks_are_compared_with_the_same_plain_one():
+    one, *_ = SUITES["inference"](dataclasses.replace(QUICK, compile=True))
+    assert ("64 x 64, batch 1" in one.title, one.phases) == (True, ("forward",))
+    ours = ["pyramid, k = 1", "pyramid, k = 1, prepared", "pyramid, k = 2", "pyramid, k = 2, prepared"]
+    assert [c.name for c in one.contenders] == ["plain", *ours, *(f"{n}, compiled" for n in ("plain", *ours[::2]))]
+    with torch.no_grad():
+        expected, prepared = (one[name].work(*one[name].inputs) for name in ours[:2])
+    assert_close(prepared, expected, rtol=1e-4, atol=1e-4)
+    few, *_ = SUITES["inference"](QUICK)
+    assert [c.name for c in few.contenders] == ["plain", *ours]
+
+
+def test_only_phases_of_a_case_and_only_processor_time_are_measured(monkeypatch):
+    ticks = iter(range(100))
+    monkeypatch.setitem(_case.CLOCKS, "cpu", lambda: next(ticks))
+    case = Case("suite", "title", [Contender("layer", nn.Linear(3, 2), (torch.rand(1, 3),))], ("forward",))
+    (found,) = measure(case, dataclasses.replace(QUICK, clock="cpu")).contenders
+    assert found.seconds == {"forward": [1.0]}
+    assert found.counts["kernels"] == 1
 
 
 @pytest.mark.parametrize("format", ["channels_last", "contiguous"])

@@ -1,6 +1,7 @@
 """Counts of operations, compared with a traced graph; limits, with PyTorch's FLOPs and with filters that are folded."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import scalespaces
 from benchmarks._counts import COPIES, NO_KERNEL, counts, folded_share, limits
 from benchmarks._rivals import rival
 from scalespaces.functional._fast import _choice
-from scalespaces.models import create_model
+from scalespaces.models import create_model, prepare
 from scalespaces.nn import ScaleBatchNorm, ScaleConv2d
 
 
@@ -102,6 +103,17 @@ class TestReadiness:
     )
     def test_launches_of_inference_stay_few(self, name, side, most):
         assert counts(create_model(name).eval(), torch.rand(1, 3, side, side))["kernels"] <= most
+
+    @pytest.mark.parametrize(("name", "most"), [("s_resnet_no_interaction", 200), ("s_resnet", 290), ("resnet", 60)])
+    def test_prepared_networks_launch_fewer(self, name, most):
+        assert counts(prepare(create_model(name).eval()), torch.rand(1, 3, 64, 64))["kernels"] <= most
+
+    @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+    def test_filters_of_several_levels_are_not_copied(self, format):
+        layout: Any = {"memory_format": format}
+        layer, x = ScaleConv2d(8, 8, (2, 3, 3), bias=False).to(**layout), self.space("dense").to(**layout)
+        found = counts(layer, x)
+        assert found == {"kernels": 7 + 3, "copies": 0, "synchronizations": 0}
 
     @pytest.mark.parametrize("sides", [(32, 40), (96, 128)])  # upsampled by matrices, and by slices
     def test_no_channel_or_pixel_is_looped_over(self, sides):
