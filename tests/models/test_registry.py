@@ -439,24 +439,3 @@ def test_compile_whole_graph(name):
     for (key, ours), theirs in zip(twin.named_parameters(), model.parameters(), strict=True):
         assert ours.grad is not None, key
         assert_close(ours.grad, theirs.grad, rtol=1e-2, atol=1e-4)
-
-
-@pytest.mark.slow
-@EVERY
-def test_compiled_networks_take_batches_of_any_size(name):
-    """One graph for the first size, one more for all others."""
-    torch._dynamo.reset()
-    graphs: list[Any] = []
-
-    def keep(graph: Any, example_inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    model = small(name).eval()
-    compiled: Any = torch.compile(model, fullgraph=True, backend=keep)
-    image, _ = example(name)
-    with torch.no_grad():
-        for batch in (2, 3, 5):
-            images = image[:1].repeat(batch, 1, 1, 1)
-            assert_close(compiled(images), model(images))
-    assert len(graphs) <= 2

@@ -36,7 +36,8 @@ def prepare(network: ScaleNetwork, image: Tensor | None = None) -> Any:
     .. math:: \gamma \frac{\psi \star f + b - \mu}{\sigma} + \beta
               = \frac{\gamma}{\sigma} \psi \star f + \frac{\gamma}{\sigma} (b - \mu) + \beta
 
-    Filters on the symmetries of the square are expanded, and filters of several levels are laid out level by level.
+    Filters on the symmetries of the square are expanded, filters of several levels are laid out level by level, and
+    ReLUs write over their inputs if nothing else reads them.
     Batch norms are found by running the network on one image: those are folded that read what one layer computes and
     nothing else reads. The copy is run on the same image, and an error is raised if its outputs differ.
 
