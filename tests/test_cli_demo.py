@@ -9,6 +9,7 @@ import pytest
 from command import fails, run
 
 from scalespaces import models
+from scalespaces.app._images import example_for
 
 WRONG = {"--epochs=0": "at least 1, got '0'", "--seed=-1": "--seed", "--plot=figure.xyz": "got the path 'figure.xyz'"}
 
@@ -29,8 +30,10 @@ def test_it_writes_a_report_numbers_and_a_network(tmp_path):
     done = run("demo", "--quick", "--full", "--out", str(tmp_path), "--plot", str(tmp_path / "accuracy.svg"))
     assert done.returncode == 0, done.stderr
     assert f"Now look at {tmp_path / 'report.html'}" in done.stdout
-    written = ["accuracy.svg", "network.safetensors", "report.html", "results.json"]
+    written = ["accuracy.svg", "examples", "network.safetensors", "report.html", "results.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == written
+    assert sorted(path.name for path in (tmp_path / "examples").iterdir()) == [f"digit_{n}.png" for n in range(10)]
+    assert example_for(tmp_path / "network.safetensors") is not None
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["seeds"] == [0, 1, 2]
     for method in document["methods"]:

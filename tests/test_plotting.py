@@ -259,3 +259,28 @@ def test_pictures_are_drawn_into_a_given_figure():
         assert plot(*drawn, into=into) is into
         assert into.axes
     pyplot.close("all")
+
+
+# The pages that show figures invert them in the dark, with the filters invert(1) and hue-rotate(180deg) of CSS.
+TURNED = np.array([[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]])
+
+
+def contrast(one: np.ndarray, other: str) -> float:
+    """WCAG's contrast of two colors."""
+    to_rgb = pytest.importorskip("matplotlib.colors").to_rgb
+    values = np.stack([np.clip(one, 0, 1), to_rgb(other)])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    dark, light = sorted(linear @ [0.2126, 0.7152, 0.0722])
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_lines_stand_out_from_light_pages_and_inverted_from_dark_ones():
+    to_rgb = pytest.importorskip("matplotlib.colors").to_rgb
+    errors = table(*([0.1] * (8 - n) + [np.nan] * n for n in range(1, 8)))
+    over_scales = plot_over_scales({str(n): [(1, n), (2, n)] for n in range(7)})
+    for figure, kinds in ((plot_equivariance([errors]), 7), (over_scales, 7)):
+        colors = {to_rgb(line.get_color()) for line in figure.axes[0].lines if np.size(line.get_xdata())}
+        assert len(colors) >= kinds
+        for color in colors:
+            assert contrast(np.array(color), "#fcfcfa") >= 3
+            assert contrast(TURNED @ (1 - np.array(color)), "#1e293b") >= 3

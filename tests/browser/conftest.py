@@ -67,3 +67,43 @@ def overflow() -> Callable[[Any], list[str]]:
         return document.documentElement.scrollWidth > wide + 1 ? ['the page scrolls sideways', ...found] : found;
     }"""
     return lambda page: page.evaluate(script)
+
+
+@pytest.fixture
+def faint() -> Callable[..., list[Any]]:
+    """Text with a contrast below 4.5 to 1, as WCAG's level AA asks; shapes and edges, by selector, below 3 to 1."""
+    script = """([lines, edges]) => {
+        const context = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+        const over = (color, ground) => { context.clearRect(0, 0, 1, 1); context.fillStyle = `rgb(${ground})`;
+            context.fillRect(0, 0, 1, 1); context.fillStyle = color; context.fillRect(0, 0, 1, 1);
+            return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3); };
+        const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+        const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+        const ground = e => e ? over(getComputedStyle(e).backgroundColor, ground(e.parentElement)) : [255, 255, 255];
+        const shown = e => e.getClientRects().length && e.checkVisibility({ visibilityProperty: true });
+        const opacity = e => e ? getComputedStyle(e).opacity * opacity(e.parentElement) : 1;
+        const found = [];
+        const look = (e, color, below, least) => {
+            const part = opacity(e), mixed = over(color, below).map((v, n) => part * v + (1 - part) * below[n]);
+            const [a, b] = [mixed, below].map(light);
+            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+            if (ratio < least) found.push([e.outerHTML.slice(0, 100), ratio]);
+        };
+        for (const e of document.querySelectorAll('body *')) {
+            const words = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+            const skipped = ['TITLE', 'title', 'STYLE', 'SCRIPT', 'NOSCRIPT'].includes(e.tagName);
+            if (!words || skipped || !shown(e) || !opacity(e) || e.closest('.unseen, [disabled]')) continue;
+            const style = getComputedStyle(e);
+            look(e, e instanceof SVGElement ? style.fill : style.color, ground(e), 4.5);
+        }
+        for (const e of lines ? document.querySelectorAll(lines) : []) {
+            if (!shown(e)) continue;
+            const style = getComputedStyle(e);
+            const drawn = style.fill !== 'none' ? style.fill : style.stroke;
+            look(e, e instanceof SVGElement ? drawn : style.backgroundColor, ground(e.parentElement), 3);
+        }
+        for (const e of edges ? document.querySelectorAll(edges) : [])
+            if (shown(e)) look(e, getComputedStyle(e).borderTopColor, ground(e.parentElement), 3);
+        return found;
+    }"""
+    return lambda page, lines="", edges="": page.evaluate(script, [lines, edges])

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from demo_results import made
 
+from scalespaces.demo._charts import named
 from scalespaces.demo._report import render
+from scalespaces.demo._result import SIZES
 
 Open = Callable[..., Any]
 
@@ -136,29 +138,58 @@ def test_the_theme_is_chosen_and_remembered(address, open_page: Open):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_text_stands_out_from_its_ground(address, open_page: Open, dark):
-    """Contrast of 4.5 to 1 at least, as WCAG's level AA asks."""
-    page = open_page(address, dark=dark)
-    script = """() => {
-        const context = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-        const pixel = color => { context.clearRect(0, 0, 1, 1); context.fillStyle = color;
-            context.fillRect(0, 0, 1, 1); return [...context.getImageData(0, 0, 1, 1).data]; };
-        const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-        const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-        const ground = e => { for (; e; e = e.parentElement) {
-            const c = pixel(getComputedStyle(e).backgroundColor); if (c[3] === 255) return c; } };
-        const found = [];
-        for (const e of document.querySelectorAll('body *')) {
-            const words = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
-            if (!words || !e.getClientRects().length || ['TITLE', 'title'].includes(e.tagName)) continue;
-            const style = getComputedStyle(e);
-            const [a, b] = [pixel(e instanceof SVGElement ? style.fill : style.color), ground(e)].map(light);
-            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-            if (ratio < 4.5) found.push([e.outerHTML.slice(0, 80), ratio]);
-        }
-        return found;
-    }"""
-    assert page.evaluate(script) == []
+@pytest.mark.parametrize("width", [390, 1440])
+def test_text_and_lines_stand_out_from_their_ground(address, open_page: Open, faint, width, dark):
+    page = open_page(address, width, dark)
+    page.focus(f"svg.{'wide' if width > 800 else 'narrow'}")  # with the numbers at one size
+    assert faint(page, ".line, .mark, .chance, .marker, .bars i, .levels i, .strip svg > *") == []
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_charts_tell_their_numbers_to_the_pointer_and_to_the_keyboard(address, open_page: Open, overflow, width):
+    page, numbers = open_page(address, width), made(seeds=3)
+    chart = page.locator(f"svg.{'wide' if width > 800 else 'narrow'}")
+
+    def told() -> list[str]:
+        return page.locator(".tip > *").all_inner_texts()
+
+    chart.focus()
+    for key, n in ((None, 2), ("ArrowLeft", 1), ("Home", 0), ("End", 6), ("ArrowRight", 6)):
+        if key:
+            page.keyboard.press(key)
+        first, *rows = told()
+        assert first == f"size {named(SIZES[n])}"
+        expected = sorted(numbers.methods, key=lambda method: -method.mean(SIZES[n]))
+        assert [row.split("\n") for row in rows] == [[m.name, f"{m.per_cent(SIZES[n])} %"] for m in expected]
+        assert overflow(page) == []
+    page.keyboard.press("Escape")
+    assert not page.locator(".tip").is_visible()
+    page.evaluate("document.activeElement.blur()")
+    marker = chart.locator("g.cnn .marker").nth(4).bounding_box()
+    page.mouse.move(marker["x"] + 4, marker["y"] + 4)
+    assert told()[0] == "size 2"
+    page.mouse.move(2, 2)
+    assert not page.locator(".tip").is_visible()
+
+
+def test_what_continues_to_the_right_fades_until_it_is_scrolled_there(address, open_page: Open):
+    page = open_page(address, 390)
+    for n in range(page.locator(".scroll").count()):
+        part = page.locator(".scroll").nth(n)
+        hidden, faded = part.evaluate(
+            "e => [e.scrollWidth > e.clientWidth + 1, getComputedStyle(e).maskImage !== 'none']"
+        )
+        assert hidden == faded
+        part.evaluate("e => e.scrollTo(e.scrollWidth, 0)")
+        page.wait_for_function("e => !e.classList.contains('more')", arg=part.element_handle())
+    assert page.locator(".scroll").count() >= 5
+    assert open_page(address, 1440).locator(".scroll.more").count() == 0
+
+
+def test_the_legend_is_one_row_on_a_laptop_and_one_column_on_a_phone(address, open_page: Open):
+    for width, side in ((1440, "y"), (390, "x")):
+        entries = open_page(address, width).locator(".legend li")
+        assert len({entries.nth(n).bounding_box()[side] for n in range(entries.count())}) == 1
 
 
 def test_without_scripts_all_but_the_viewer_shows_and_only_the_file_is_asked_for(address, browser):

@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from demo_results import errors, made
 
-from scalespaces.demo._report import render
+from scalespaces.demo import _report
+from scalespaces.demo._report import guide, render
 from scalespaces.demo._result import SIZES, Result, verdicts
 
 VOID = {"meta", "link", "img", "input", "br"}
@@ -20,13 +22,13 @@ VOID = {"meta", "link", "img", "input", "br"}
 class Page(HTMLParser):
     """What is in a page: elements with their attributes, words, and whether all that opens closes."""
 
-    def __init__(self, result: Result):
+    def __init__(self, result: Result, *guide: str):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.open: list[str] = []
         self.words = ""
         self.scripts: list[str] = []
-        self.html = render(result)
+        self.html = render(result, *guide)
         self.feed(self.html)
         self.close()
         self.words = re.sub(r"\s+", " ", self.words)
@@ -118,10 +120,18 @@ def test_the_data_are_whole():
 
 def test_nothing_is_fetched():
     assert [text for text in ("http:", "https:", "@import", "url(") if text in usual().html] == []
-    for _, attributes in usual().elements:
+    for tag, attributes in usual().elements:
         for name in ("src", "href"):
-            assert attributes.get(name, "data:").startswith("data:")
+            assert tag == "a" or attributes.get(name, "data:").startswith("data:")
         assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_links_lead_to_the_documentation(tmp_path, monkeypatch):
+    found = Page(made(equivariance=FEW), guide(Path("out/demo")))
+    for link in found.all("a"):
+        assert (Path("out/demo") / link["href"]).resolve().is_file()
+    monkeypatch.setattr(_report, "__file__", str(tmp_path / "a/b/c/d.py"))  # not in a checkout
+    assert re.fullmatch(r"https://.*/docs/\{\}\.md", guide(tmp_path))
 
 
 def test_odd_names_stay_text():

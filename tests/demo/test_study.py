@@ -97,6 +97,10 @@ def test_accuracy_is_the_share_of_right_answers(trial):
     assert found["jitter"] == (0.75,) * len(SIZES)
 
 
+def test_test_time_augmentation_undoes_every_tested_size():
+    assert [scale * size for scale, size in zip(study.TTA, SIZES, strict=True)] == pytest.approx([1] * len(SIZES))
+
+
 def test_costs_are_relative_to_the_plain_network(trial):
     cost = study.costs(trial, QUICK)
     assert cost["cnn"].predict == cost["cnn"].train == cost["cnn"].predict_memory == cost["cnn"].train_memory == 1

@@ -33,6 +33,12 @@ def first_picture() -> Picture:
     return Picture(photograph(), "the photograph that comes with scalespaces")
 
 
+def example_for(network: str | os.PathLike[str]) -> Picture | None:
+    """The first image in the folder ``examples`` beside a network, if there is one, such as the demo writes."""
+    found = sorted(Path(network).parent.glob("examples/*.png"))
+    return read_picture(found[0]) if found else None
+
+
 def read_picture(file: str | os.PathLike[str]) -> Picture:
     """Read a file that may be anything; if it cannot be read, a ValueError names it, without its folder.
 

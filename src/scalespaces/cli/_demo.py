@@ -1,7 +1,8 @@
 """Train a plain CNN and a scale-space network with the same parameters on handwritten digits of one size, and test them
 on digits from half to four times that size. Compare them with the CNN with test-time augmentation, and with the CNN
 trained at all these sizes. The digits come with scikit-learn: nothing is downloaded. It takes about four minutes on two
-cores and writes report.html, which works offline, results.json, and the trained network, network.safetensors.
+cores and writes report.html, which works offline, results.json, the trained network, network.safetensors, and a digit
+of each class for it, in examples.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def run(args: argparse.Namespace) -> None:
     from scalespaces import models
     from scalespaces.demo import _study as demo
     from scalespaces.demo._charts import plot
-    from scalespaces.demo._report import render
+    from scalespaces.demo._report import guide, render
+    from scalespaces.demo._result import TRAINED
     from scalespaces.demo._study import FULL, QUICK, Settings
     from scalespaces.plotting import check_writable
 
@@ -53,8 +55,10 @@ def run(args: argparse.Namespace) -> None:
         settings = replace(settings, epochs=args.epochs)
     seeds = [args.seed + n for n in range(3 if args.full else 1)]
     result, network = demo.run(seeds, settings)
-    html = render(result)
+    html = render(result, guide(args.out))
     models.save(network, weights)
+    for digit in result.series:
+        prepare(args.out / "examples" / f"digit_{digit}.png").write_bytes(result.shown(TRAINED, digit).picture)
     with replacing(page) as draft:
         draft.write_text(html, encoding="utf-8")
     write_json(numbers, result.to_json())

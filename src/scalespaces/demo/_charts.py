@@ -72,7 +72,8 @@ def accuracy(methods: Sequence[Method], pictures: Sequence[bytes], *, wide: bool
     numbers = "; ".join(f"{m.name}: {', '.join(per_cent(m.mean(size)) for size in SIZES)}" for m in methods)
     label = f"Accuracy in percent at sizes {', '.join(map(named, SIZES))}. {numbers}."
     kind = f"chart {'wide' if wide else 'narrow'}"
-    return element("svg", *drawn, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, class_=kind)
+    box = f"0 0 {width} {height}"
+    return element("svg", *drawn, viewBox=box, role="img", aria_label=label, class_=kind, tabindex=0)
 
 
 def plot(result: Result, path: str | os.PathLike[str]) -> Any:
@@ -109,9 +110,10 @@ def _method(method: Method, x: Axis, y: Axis) -> str:
         )
         drawn.insert(0, _line([*above, *reversed(below)], "band", "polygon"))
     for size, (at, height) in zip(SIZES, points, strict=True):
-        title = element("title", escape(f"{method.name}, size {named(size)}: {method.per_cent(size)} %"))
-        drawn.append(_marker(method.key, at, height, title))
-    return element("g", *drawn, class_=method.key)
+        value = f"{method.per_cent(size)} %"
+        title = element("title", escape(f"{method.name}, size {named(size)}: {value}"))  # where there are no scripts
+        drawn.append(_marker(method.key, at, height, title, data_size=named(size), data_value=value))
+    return element("g", *drawn, class_=method.key, data_name=method.name)
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
@@ -121,8 +123,8 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     return found.tolist()
 
 
-def _marker(key: str, x: float, y: float, title: str = "") -> str:
-    return element("path", title, d=_SHAPES[key], transform=f"translate({x:g} {y:g})", class_="marker")
+def _marker(key: str, x: float, y: float, title: str = "", **data: str) -> str:
+    return element("path", title, d=_SHAPES[key], transform=f"translate({x:g} {y:g})", class_="marker", **data)
 
 
 def _line(points: Sequence[tuple[float, float]], kind: str = "line", tag: str = "polyline") -> str:

@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict
 from html import escape
-from importlib import resources
+from importlib import metadata, resources
+from pathlib import Path
 from string import Template
 
 from scalespaces._html import data_url, encode, image, svg, table_row
@@ -17,11 +19,25 @@ from scalespaces.testing import EquivarianceTable
 from scalespaces.theory import blur_variance
 
 _KEPT, _BROKEN = "<b class=kept>✓ kept</b>", "<b class=broken>✗ not kept</b>"
+_PAGES = ("index", "when", "results", "performance", "theory", "howto/convert", "howto/not_equivariant")
 _LIFTS = {"direct, dense": "The paper's lift", "cascade, pyramid": "This library's"}
 
 
-def render(result: Result) -> str:
-    """The page as HTML."""
+def guide(folder: Path) -> str:
+    """Where the pages of the documentation are, seen from a folder, with ``{}`` for a name.
+
+    In a checkout it is the site, if it is built, or its sources; elsewhere the address in the package's metadata.
+    """
+    root = Path(__file__).resolve().parents[3]
+    for place, kind in ((root / "out" / "docs", "html"), (root / "docs", "md")):
+        if (place / f"index.{kind}").is_file():
+            return Path(os.path.relpath(place, folder.resolve()), f"{{}}.{kind}").as_posix()
+    addresses = dict(line.split(", ", 1) for line in metadata.metadata("scalespaces").get_all("Project-URL") or [])
+    return addresses["Documentation"].replace("index.md", "{}.md")
+
+
+def render(result: Result, guide: str = "docs/{}.md") -> str:
+    """The page as HTML; ``guide`` says where the documentation is."""
     checked, facts, far = verdicts(result), result.facts, SIZES[-1]
     cnn, tta, ours = (result.method(key) for key in ("cnn", "tta", "ours"))
     (worst, worst_at), (cnn_worst, cnn_worst_at) = (min((m.mean(s), s) for s in SIZES) for m in (ours, cnn))
@@ -30,6 +46,7 @@ def render(result: Result) -> str:
     single = f"One seed ({result.seeds[0]}): a single run, without an estimate of its spread."
     pictures = [result.shown(size).picture for size in SIZES]
     fields = {name: escape(str(value)) for name, value in facts.items()} | {
+        **{f"guide_{page.replace('/', '_')}": escape(guide.format(page)) for page in _PAGES},
         "css": _read("report.css"),
         "js": _read("report.js"),
         "data": _data(result),

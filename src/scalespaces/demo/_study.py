@@ -29,11 +29,11 @@ from scalespaces.train._scales import MultiScale, draw_scales
 
 SIDE = 32  # pixels of a digit of size 1
 SMALL, LARGE = 68, 144  # sides of the canvases: for digits of size 1, and for all sizes
-TTA = (0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)  # scales of test-time augmentation, as is usual for Cityscapes
+TTA = tuple(1 / size for size in SIZES)  # scales of test-time augmentation: each undoes one of the tested sizes
 SELECTION = tuple(2 ** (-k / 2) for k in range(-1, 7))  # scales of selection: those of the levels
 METHODS = {
     "cnn": ("CNN", "a plain CNN, trained at size 1"),
-    "tta": ("CNN + TTA", f"the same CNN with test-time augmentation: the mean of its answers at {len(TTA)} scales"),
+    "tta": ("CNN + TTA", "the same CNN with test-time augmentation: its mean answer at scales that undo the sizes"),
     "select": ("CNN + selection", "the same CNN at the scales of the levels: the most confident of its answers"),
     "jitter": ("CNN, all sizes", "the same CNN, trained with scale jitter: it has seen every size"),
     "ours": ("scale-space", "the same parameters on eight levels half an octave apart, trained at size 1"),
@@ -122,7 +122,7 @@ def run(seeds: Sequence[int], settings: Settings) -> tuple[Result, models.ScaleN
             "side": SIDE,
             "small_canvas": SMALL,
             "large_canvas": LARGE,
-            "tta": TTA,
+            "tta": [round(scale, 2) for scale in TTA],
             "selection": [round(scale, 2) for scale in SELECTION],
             "seconds": round(time.perf_counter() - start, 1),
         }

@@ -12,7 +12,8 @@ from scalespaces._files import prepare, replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")  # for the color-blind
+# Okabe and Ito's, for the color-blind; the pale ones are darker: lines stand out from white, and inverted from black.
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#BF6498", "#2B8CC4", "#B07800", "#000000")
 
 
 def new_figure(width: float, height: float, into: Figure | None = None) -> Figure:

@@ -57,9 +57,9 @@ def plot_equivariance(
     if len(columns) < width:
         raise ValueError(f"columns needs one entry for each of {width} panels, got {len(columns)}")
 
-    # Viridis is ordered, as the shifts are, and safe for the color-blind.
+    # Plasma is ordered, as the shifts are, and safe for the color-blind; its pale end would not stand out from white.
     shifts = sorted({shift for row in rows.values() for table in row for shift in table.rows})
-    colors = require("matplotlib", "plot").colormaps["viridis"](np.linspace(0, 0.88, len(shifts)))
+    colors = require("matplotlib", "plot").colormaps["plasma"](np.linspace(0, 0.62, len(shifts)))
     paints = [{"color": c, "marker": _MARKERS[i % len(_MARKERS)], "markersize": 5} for i, c in enumerate(colors)]
     styles = dict(zip(shifts, paints, strict=True))
     figure, has_boundary = new_figure(3.05 * width + 1.7, 2.8 * len(rows) + (0.5 if title else 0.2), into), False

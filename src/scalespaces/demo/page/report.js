@@ -28,6 +28,60 @@
   theme.hidden = false;
   dress(remembered());
 
+  // Tables and figures that continue to the right
+  for (const wide of document.querySelectorAll(".scroll")) {
+    const look = () => wide.classList.toggle("more", wide.scrollLeft + wide.clientWidth < wide.scrollWidth - 1);
+    wide.addEventListener("scroll", look, { passive: true });
+    new ResizeObserver(look).observe(wide);
+  }
+
+  // Charts: all numbers at the size under the pointer, or at the one that the arrow keys choose
+  const tip = make("div", document.body, "", "tip");
+  tip.hidden = true;
+  tip.setAttribute("aria-live", "polite");
+  for (const chart of document.querySelectorAll("svg.chart")) {
+    chart.querySelectorAll("title").forEach(title => title.remove());
+    const methods = [...chart.querySelectorAll("g")].map(group => [...group.querySelectorAll(".marker")]);
+    const box = marker => marker.getBoundingClientRect();
+    const middle = rect => rect.left + rect.width / 2, height = rect => rect.top + rect.height / 2;
+    let now = methods[0].findIndex(marker => marker.dataset.size === "1");
+    const hide = () => {
+      tip.hidden = true;
+      chart.querySelectorAll(".near").forEach(marker => marker.classList.remove("near"));
+    };
+    const tell = place => {
+      hide();
+      now = Math.min(Math.max(place, 0), methods[0].length - 1);
+      const column = methods.map(markers => markers[now]).sort((a, b) => height(box(a)) - height(box(b)));
+      tip.replaceChildren();
+      make("b", tip, `size ${column[0].dataset.size}`);
+      for (const marker of column) {
+        marker.classList.add("near");
+        const row = make("p", tip, "", marker.parentElement.getAttribute("class"));
+        make("span", row, marker.parentElement.dataset.name);
+        make("span", row, marker.dataset.value);
+      }
+      tip.hidden = false;
+      const at = middle(box(column[0])), page = root.clientWidth, right = at + 14 + tip.offsetWidth <= page;
+      tip.style.left = `${Math.max(4, right ? at + 14 : at - 14 - tip.offsetWidth) + scrollX}px`;
+      tip.style.top = `${chart.getBoundingClientRect().top + scrollY + chart.clientHeight * 0.12}px`;
+    };
+    const point = event => {
+      const far = methods[0].map(marker => Math.abs(middle(box(marker)) - event.clientX));
+      tell(far.indexOf(Math.min(...far)));
+    };
+    chart.addEventListener("pointermove", point);
+    chart.addEventListener("pointerdown", point);
+    chart.addEventListener("pointerleave", event => event.pointerType === "mouse" && hide());
+    chart.addEventListener("focus", () => tell(now));
+    chart.addEventListener("blur", hide);
+    chart.addEventListener("keydown", event => {
+      const moves = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: methods[0].length - 1 };
+      if (event.key === "Escape") hide();
+      else if (event.key in moves) { event.preventDefault(); tell(moves[event.key]); }
+    });
+  }
+
   // The viewer
   const { series, levels: names } = JSON.parse(get("data").textContent);
   const slider = get("size"), count = series[0].frames.length;
@@ -84,6 +138,7 @@
     bars[key].forEach((bar, digit) => {
       bar.style.setProperty("--p", frame[key][digit]);
       bar.classList.toggle("true", digit === label);
+      bar.title = `${digit}: ${percent(frame[key][digit])}`;
     });
     return `${get(key).querySelector("h3").textContent} answers ${said}, ${right ? "right" : "wrong"}`;
   };
