@@ -23,7 +23,7 @@ def test_the_list_is_what_the_modules_export_and_no_function_has_the_name_of_a_m
         name for module in MODULES for name in exported(module) if name.removeprefix("scalespaces.") not in MODULES
     ]
     assert sorted(names) == LIST
-    assert len(LIST) <= 126, "a reader can hold the list"
+    assert len(LIST) <= 129, "a reader can hold the list"
     files = {path.stem for path in SOURCE.rglob("*.py")}
     assert [name for name in LIST if name.rpartition(".")[2] in files] == []
 
