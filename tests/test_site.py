@@ -1,5 +1,7 @@
 """The site that make docs builds: its pages, its reference, and that it asks nobody else for anything."""
 
+import ast
+import json
 import os
 import re
 import runpy
@@ -68,9 +70,10 @@ def test_the_check_sees_requests():
         assert remote(html) == [html]
 
 
-@pytest.fixture
-def site(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site without what galleries compute, built of a copy: sphinx-gallery writes beside its sources."""
+    tmp_path = tmp_path_factory.mktemp("site")
     for entry in ROOT.iterdir():
         if not entry.name.startswith(".") and entry.name not in ("docs", "out"):
             (tmp_path / entry.name).symlink_to(entry)
@@ -94,3 +97,16 @@ def test_the_site_builds_without_a_warning_and_asks_nobody_for_anything(site):
     assert 'src="_static/tex-svg.js' in theory
     assert "`" not in "".join(re.findall(r'<span class="math notranslate nohighlight">(.*?)</span>', theory))
     assert 'href="api/functional.html#scalespaces.functional.lift"' in theory
+
+
+@pytest.mark.slow
+def test_every_page_of_the_tutorial_is_a_notebook_that_installs_what_it_needs(site):
+    for script in sorted((DOCS / "tutorial").glob("*.py")):
+        (file,) = site.glob(f"_downloads/*/{script.stem}.ipynb")
+        page = (site / "gallery" / "tutorial" / f"{script.stem}.html").read_text()
+        assert f"{file.parent.name}/{file.name}" in page  # the link to it
+        install, *cells = json.loads(file.read_text())["cells"]
+        assert "%pip install" in "".join(install["source"])
+        assert sum("%pip" in "".join(cell["source"]) for cell in cells) == 0
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        assert ast.dump(ast.parse(code)) == ast.dump(ast.Module(ast.parse(script.read_text()).body[1:], []))
