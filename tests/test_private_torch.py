@@ -18,9 +18,11 @@ USED = {  # in HOME; whoever updates PyTorch looks these up
     "torch.fx.experimental.symbolic_shapes.guard_scalar",
     "torch.fx.experimental.symbolic_shapes.statically_known_true",
     "torch.nn.modules.batchnorm._NormBase",
+    "torch.utils._python_dispatch.TorchDispatchMode",
     "torch.utils._pytree.GetAttrKey",
     "torch.utils._pytree.SequenceKey",
     "torch.utils._pytree.register_pytree_node",
+    "torch.utils._pytree.tree_leaves",
     "torch.utils.data._utils.collate.default_collate_fn_map",
 }
 

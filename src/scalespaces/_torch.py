@@ -11,10 +11,19 @@ from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 NormBase = _NormBase
 """The parameters, buffers and state dict of torch's batch normalizations."""
+
+DispatchMode = TorchDispatchMode
+"""Sees every operation while it is entered."""
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """All tensors in lists, tuples, dictionaries and scale-spaces."""
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def constant(function: Callable) -> Callable:

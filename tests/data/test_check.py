@@ -52,7 +52,7 @@ def test_cityscapes(tmp_path):
     write_cityscapes(tmp_path, {"train": 4, "val": 2}, size=(32, 64))
     report = check_dataset(tmp_path)
     assert report.problems == []
-    assert report.facts[0].startswith("train: 4 images, 4 of 64 x 32 pixels; labels 0: ")
+    assert report.facts[0].startswith("train: 4 images, 4 of 64 x 32 pixels; classes 0: ")
     city_file(tmp_path, "gtFine", "train", 0).unlink()
     city_file(tmp_path, "leftImg8bit", "train", 1).unlink()
     truncate(city_file(tmp_path, "leftImg8bit", "train", 2))
@@ -82,7 +82,7 @@ def test_classes_masks_and_tables(tmp_path):
     save_picture(tmp_path / "classes" / "b" / "2.png", flat(0, (3, 3)))
     report = check_dataset(tmp_path / "classes")
     assert report.kind == "a folder for each class"
-    assert report.facts == ["images: 2 images, 1 of 5 x 6, 1 of 3 x 3 pixels; labels 0: 50 %, 1: 50 %"]
+    assert report.facts == ["images: 2 images, 1 of 5 x 6, 1 of 3 x 3 pixels; classes a: 50 %, b: 50 %"]
     (tmp_path / "classes" / "c").mkdir()
     assert check_dataset(tmp_path / "classes").problems == [f"{tmp_path}/classes/c: is a class without images"]
 

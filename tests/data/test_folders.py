@@ -162,4 +162,4 @@ def test_images_with_masks(tmp_path):
         dataset = MaskFolders(*folders, 3, on_error="skip")
     assert [file.name for file, _ in dataset.samples] == ["good.jpg"]
     assert sorted(Path(f).name for f in dataset.skipped) == ["alone.png", "range.jpg", "size.jpg", "widow.png"]
-    assert dataset.summary() == "1 of 2 x 2 pixels; labels 0: 25 %, 1: 25 %, 2: 25 %, 255: 25 %"
+    assert dataset.summary() == "1 of 2 x 2 pixels; classes 0: 25 %, 1: 25 %, 2: 25 %, 255: 25 %"

@@ -322,7 +322,9 @@ def test_command(made, tmp_path, monkeypatch, capsys):
 def test_help_names_every_key(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
-    parts: Any = [(part, options) for part, options in get_type_hints(Recipe).items() if options is not int]
+    parts: Any = [
+        (part, options) for part, options in get_type_hints(Recipe).items() if dataclasses.is_dataclass(options)
+    ]
     keys = [f"--{part}.{entry.name}" for part, options in parts for entry in dataclasses.fields(options)]
     out = capsys.readouterr().out
     assert [key for key in [*keys, "--seed", "--out", "--resume", "--force"] if key not in out] == []

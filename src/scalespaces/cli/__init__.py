@@ -27,7 +27,7 @@ COMMANDS = {
     "export": "write a saved network as ONNX or for torch.export",
     "data": "download, make and check datasets",
     "train": "train a network on a folder of images, or from a recipe",
-    "evaluate": "measure networks, also at other scales and compared with test-time augmentation",
+    "evaluate": "measure networks, also at several scales and with test-time augmentation",
     "predict": "predict the classes of images, or of their pixels, with a saved network",
     "app": "explore scale-spaces, equivariance and predictions on a local page",
 }
