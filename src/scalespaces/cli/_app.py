@@ -23,24 +23,19 @@ _port = partial(whole, "from 1 to 65535", range(1, 65536))
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("--model", metavar="FILE", help="network to start with, a .safetensors file written by scalespaces.models.save")
-    add(
-        "--image",
-        metavar="FILE",
-        help="image to start with (default: one from the folder examples beside the network, or a photograph)",
-    )
+    add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
     add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is this machine only")
     add("--no-browser", action="store_true", help="print the address, but do not open a browser")
 
 
 def run(args: argparse.Namespace) -> None:
-    from scalespaces.app._images import example_for, read_picture
+    from scalespaces.app._images import read_picture
     from scalespaces.app._page import build, launch
     from scalespaces.app._predictions import load_network
 
     port = _free_port(args.host, args.port)
-    loaded = args.model and load_network(args.model)
-    page = build(read_picture(args.image) if args.image else args.model and example_for(args.model), loaded)
+    page = build(args.image and read_picture(args.image), args.model and load_network(args.model))
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
