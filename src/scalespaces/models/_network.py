@@ -141,6 +141,7 @@ class ScaleNetwork(nn.Module):
         self.config, self.card = {}, Card()
 
     def train(self, mode: bool = True) -> Self:
+        """Choose between training and evaluation, as in PyTorch; a prepared network can only be evaluated."""
         if mode and self.prepared:
             raise ValueError("a prepared network is for inference; train the network it was made from")
         return super().train(mode)
