@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks._counts import counts
+from benchmarks._counts import counts, emitted
 from scalespaces._measure import Step, peak_memory, ratios, take_turns
 from scalespaces._tables import text_table
 from scalespaces._torch import uncompiled
@@ -119,8 +119,8 @@ def measure(case: Case, settings: Settings) -> Case:
         for c in modules:
             c.memory[phase] = peak_memory(steps[c.name], settings.device)
     for c in modules:
-        if uncompiled(c.work) is c.work:
-            c.counts = counts(c.work, *c.inputs)
+        count = counts if uncompiled(c.work) is c.work else emitted
+        c.counts = count(c.work, *c.inputs)
     for c in case.contenders:
         c.work, c.inputs = None, ()  # so that no two cases are in memory at once
     return case

@@ -39,6 +39,17 @@ def counts(module: Callable[..., object], *inputs: object) -> dict[str, int]:
     return {"kernels": kernels, "copies": copies, "synchronizations": waits}
 
 
+def emitted(compiled: Callable[..., object], *inputs: object) -> dict[str, int]:
+    """Count the kernels that the compiler emits for one forward pass, calls of PyTorch's own included."""
+    from torch._inductor import metrics  # which takes a second to import
+
+    torch.compiler.reset()
+    metrics.reset()
+    with torch.no_grad():
+        compiled(*inputs)
+    return {"kernels": metrics.generated_kernel_count}
+
+
 class _Recorder(TorchDispatchMode):
     """Count operations by name. It sees what a traced graph would hold, nothing decomposed."""
 

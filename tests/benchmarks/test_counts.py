@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import scalespaces
-from benchmarks._counts import COPIES, NO_KERNEL, counts, folded_share, limits
+from benchmarks._counts import COPIES, NO_KERNEL, counts, emitted, folded_share, limits
 from benchmarks._rivals import rival
 from scalespaces.functional._fast import _choice
 from scalespaces.models import create_model, prepare
@@ -54,6 +54,15 @@ def test_the_same_as_in_a_traced_graph():
     assert found["copies"] == sum(name in COPIES for name in names)
     assert (found["kernels"], found["synchronizations"]) == (len(names), 0)
     assert found["kernels"] >= 3 * 3
+
+
+@pytest.mark.slow
+def test_kernels_that_the_compiler_emits():
+    """One for all that acts on single numbers, and those of a convolution: copies to its layout, and the call."""
+    pointwise = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Tanh()).eval()
+    assert emitted(torch.compile(pointwise), torch.rand(2, 3, 8, 8)) == {"kernels": 1}
+    convolution = nn.Sequential(nn.Conv2d(3, 4, 3), *pointwise[1:]).eval()
+    assert emitted(torch.compile(convolution), torch.rand(2, 3, 8, 8))["kernels"] in (2, 3, 4)
 
 
 class TestReadiness:

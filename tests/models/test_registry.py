@@ -439,3 +439,19 @@ def test_compile_whole_graph(name):
     for (key, ours), theirs in zip(twin.named_parameters(), model.parameters(), strict=True):
         assert ours.grad is not None, key
         assert_close(ours.grad, theirs.grad, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [False, True])
+@EVERY
+def test_other_batch_sizes_compile_at_most_once_more(name, train):
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(small(name).train(train), fullgraph=True, backend=counter)
+    image, _ = example(name)
+    with torch.set_grad_enabled(train):
+        for batch in (2, 3, 5, 4):
+            compiled(image[:1].expand(batch, -1, -1, -1).contiguous())
+    assert counter.frame_count <= 2
