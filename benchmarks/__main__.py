@@ -14,6 +14,7 @@ from scalespaces.cli import Parser, positive
 
 NAMES = {
     "cost": "time, memory and kernels of layers, lift, networks and loading, compared with plain PyTorch",
+    "growth": "how cost grows with the side of images, levels and channels",
     "conversion_time": "time of a converted network, compared with calls of the plain one on every level",
     "sampling": "errors and cost of each sampling, method and zero-scale",
     "choices": "what base, levels, sampling and zero-scale do to a network",

@@ -12,8 +12,9 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +28,8 @@ MOST = {
     "classes": 2**15,  # of a network
     "values": 2**11,  # in a recipe
 }
+
+_MOST_OF_YAML = {"bytes": 2**20, "letters": 2**12, "depth": 16}  # letters of a value
 
 _HEAD = struct.Struct("<III")  # of a record in a journal: number, length, checksum of these and of the data
 
@@ -98,6 +101,51 @@ def open_table(path: File) -> "Iterator[csv.DictReader[str]]":
         if reason := excess(16 * os.fstat(stream.fileno()).st_size, "bytes", "needs"):
             raise ValueError(f"{str(path)!r} {reason}")
         yield csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+
+
+def read_yaml(path: File) -> Any:
+    """The root node of a YAML file, once it is known that it is soon built and imports nothing."""
+    with open_file(path) as stream:
+        content = stream.read(_MOST_OF_YAML["bytes"] + 1)
+    _refuse(len(content) > _MOST_OF_YAML["bytes"], f"more than {_MOST_OF_YAML['bytes']:,} bytes")
+    return _yaml_root(content.decode("utf-8"))
+
+
+def _yaml_root(text: str) -> Any:
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth, values, (letters, deepest) = 0, most("values"), (_MOST_OF_YAML["letters"], _MOST_OF_YAML["depth"])
+    for number, event in enumerate(yaml.parse(text, loader)):
+        _refuse(isinstance(event, yaml.AliasEvent), "aliases, as in *name")
+        _refuse(getattr(event, "tag", None) not in (None, "!"), "tags, as in !name")
+        _refuse(len(getattr(event, "value", "")) > letters, f"values of more than {letters:,} letters")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        _refuse(depth > deepest, f"more than {deepest} levels of nesting")
+        _refuse(number > values, f"more than {values:,} values; to raise the limit, set SCALESPACES_MAX_VALUES")
+    root = yaml.compose(text, loader)
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping" for key, _ in node.value]
+            if twice := [key for key in keys if keys.count(key) > 1]:
+                raise ValueError(f"duplicate key {twice[0]!r:.80}")
+            # A parser of settings would import what it names, and make an instance of it.
+            _refuse(any("class_path" in key.split(".") for key in keys), "a key 'class_path'")
+            nodes += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif node is not root and node is not None:  # it would read lists and mappings in a string, too
+            with suppress(yaml.YAMLError):
+                if isinstance(next(islice(yaml.parse(node.value, loader), 2, None), None), yaml.CollectionStartEvent):
+                    _yaml_root(node.value)
+    return root
+
+
+def _refuse(wrong: bool, what: str) -> None:
+    if wrong:
+        raise ValueError(f"a recipe may not have {what}")
 
 
 def open_tensors(path: File) -> Any:

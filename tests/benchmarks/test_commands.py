@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import semigroups
+from benchmarks import growth, semigroups
 from benchmarks.__main__ import NAMES, main, parse
 from benchmarks._case import Case, Contender
 from benchmarks.cost import SUITES
@@ -119,3 +119,14 @@ def test_textures_have_any_scale():
     torch.testing.assert_close(fine[..., ::2, ::2], coarse)
     assert kinds.unique().tolist() == list(range(len(KINDS)))
     assert all(not torch.equal(a, b) for a, b in zip(coarse[: len(KINDS)], coarse[len(KINDS) :], strict=True))
+
+
+def test_growth_is_measured_along_three_axes_and_drawn(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(growth, "AXES", {"side": (32,), "levels": (2, 3), "width": (4,)})
+    monkeypatch.setattr(growth, "USUAL", {"side": 32, "levels": 2, "width": 4})
+    assert main(["growth", "--runs", "1", "--threads", "1", "--plot", str(tmp_path / "growth.png")]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line[2:3].isdecimal()]
+    assert [row[0] for row in rows] == ["32", "2", "3", "4"]
+    assert [row[2] for row in rows] == ["1.25", "1.25", "1.31", "1.25"]  # the limits of filters of one level
+    assert all(float(row[4]) > float(row[2]) for row in rows)
+    assert (tmp_path / "growth.png").stat().st_size > 10_000

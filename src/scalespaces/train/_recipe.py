@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
@@ -17,7 +16,7 @@ import yaml
 
 from scalespaces._choices import LevelPool, Supervision
 from scalespaces._extras import require
-from scalespaces._files import most, open_file, replacing
+from scalespaces._files import read_yaml, replacing
 from scalespaces.theory._arguments import did_you_mean
 from scalespaces.train._data import DataOptions, choose
 
@@ -255,9 +254,7 @@ class Recipe:
         return json.loads(json.dumps(dataclasses.asdict(self)))  # lists for tuples
 
 
-MOST_BYTES, MOST_LETTERS, DEEPEST = 2**20, 2**12, 16  # of a recipe's file
 _SECTIONS = tuple(entry.name for entry in dataclasses.fields(Recipe) if entry.name != "seed")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FREE = {"data.root", "data.workers", "data.table"} | {  # keys that a resumed run may change
     f"trainer.{name}" for name in ("epochs", "max_steps", "patience", "recompute", "checkpoint_every", "log_every")
 }
@@ -405,15 +402,12 @@ def _closest_key(message: str) -> str:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse a file that takes long to read, that names code or other files, or whose keys are not a recipe's."""
+    """Refuse a file that the door refuses, or whose keys are not a recipe's."""
     if not path.is_file():  # a pipe might never end
         got = f"{str(path)!r}, which is not a regular file" if path.exists() else repr(str(path))
         raise FileNotFoundError(f"no recipe {got}; scalespaces has its own in the folder recipes")
     try:
-        with open_file(path) as file:
-            content = file.read(MOST_BYTES + 1)
-        _refuse(len(content) > MOST_BYTES, f"more than {MOST_BYTES:,} bytes")
-        root = _checked(content.decode("utf-8"))
+        root = read_yaml(path)
         if not isinstance(root, yaml.MappingNode):
             raise ValueError("a recipe's config is keys and values, as in seed: 1")
         for key, value in root.value:
@@ -424,41 +418,6 @@ def _check_file(path: Path) -> None:
                 raise ValueError(f"{key.value} has keys and values, got {value.value!r:.80}")
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"parsing {str(path)!r}: {' '.join(str(error).split()):.300}") from error
-
-
-def _checked(text: str) -> Any:
-    """The root of a YAML text, once it is known that it is soon built and imports nothing."""
-    depth, values = 0, most("values")
-    for number, event in enumerate(yaml.parse(text, _Loader)):
-        _refuse(isinstance(event, yaml.AliasEvent), "aliases, as in *name")
-        _refuse(getattr(event, "tag", None) not in (None, "!"), "tags, as in !name")
-        _refuse(len(getattr(event, "value", "")) > MOST_LETTERS, f"values of more than {MOST_LETTERS:,} letters")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        _refuse(depth > DEEPEST, f"more than {DEEPEST} levels of nesting")
-        _refuse(number > values, f"more than {values:,} values; to raise the limit, set SCALESPACES_MAX_VALUES")
-    root = yaml.compose(text, _Loader)
-    nodes = [root]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.MappingNode):
-            keys = [key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping" for key, _ in node.value]
-            if twice := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"duplicate key {twice[0]!r:.80}")
-            # The parser would import what it names, and make an instance of it.
-            _refuse(any("class_path" in key.split(".") for key in keys), "a key 'class_path'")
-            nodes += [value for _, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-        elif node is not root and node is not None:  # the parser would read lists and mappings in a string, too
-            with suppress(yaml.YAMLError):
-                if isinstance(next(islice(yaml.parse(node.value, _Loader), 2, None), None), yaml.CollectionStartEvent):
-                    _checked(node.value)
-    return root
-
-
-def _refuse(wrong: bool, what: str) -> None:
-    if wrong:
-        raise ValueError(f"a recipe may not have {what}")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
