@@ -80,7 +80,7 @@ def test_entries_past_the_last_level_are_counted_apart(arguments):
     found = equivariance(IMAGE, arguments(), "1 random layer", 65)
     assert found.table.before().max() == 0
     assert np.nanmax(found.table.errors) > 0.1
-    assert found.sentence.endswith("3 entries, shown pale, reached past the last level.")
+    assert found.sentence.endswith("3 entries in dashed frames reach past the last level.")
     found = equivariance(IMAGE, arguments(), "3 random layers", 65)
     assert found.table.before().size == 0
     assert "Choose more levels, 5 at least" in found.sentence

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from scalespaces.app._images import MOST_BYTES, SIDE, first_picture, read_picture
+from scalespaces.app._images import MOST_BYTES, SIDE, example_for, first_picture, read_picture
 
 
 def colors(height: int = 6, width: int = 9) -> np.ndarray:
@@ -31,6 +31,16 @@ def turned(orientation: int) -> Image.Exif:
 
 def pixels(image: torch.Tensor) -> np.ndarray:
     return (image[0].permute(1, 2, 0) * 255).round().byte().numpy()
+
+
+def test_examples_beside_a_network_are_found(tmp_path):
+    assert example_for(tmp_path / "network.safetensors") is None
+    (tmp_path / "examples").mkdir()
+    for name in ("b.png", "a.png"):
+        written(tmp_path / "examples" / name, Image.fromarray(colors()))
+    found = example_for(tmp_path / "network.safetensors")
+    assert found is not None
+    assert found.name == "a.png"
 
 
 def test_pixels_are_those_of_the_file(tmp_path):

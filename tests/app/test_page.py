@@ -15,7 +15,7 @@ from scalespaces.cli import _app as app
 from scalespaces.theory._kernels import KERNELS
 
 
-def guarded(error: Exception | None = None) -> tuple[dict, list[str]]:
+def guarded(error: Exception | None = None, *cleared: str) -> tuple[dict, list[str]]:
     """What a handler returns, which may raise, and the passing messages."""
     said: list[str] = []
 
@@ -25,7 +25,7 @@ def guarded(error: Exception | None = None) -> tuple[dict, list[str]]:
         return {"out": value}
 
     gradio = SimpleNamespace(Warning=said.append)  # the part of it that a handler needs
-    return page._guarded(gradio, "status")(handler)(1), said
+    return page._guarded(gradio, "status", *cleared)(handler)(1), said
 
 
 @pytest.mark.parametrize("kind", [ValueError, OSError, ImportError])
@@ -33,7 +33,8 @@ def test_an_expected_error_is_a_line(kind, caplog):
     error = kind("no <b> here")
     error.add_note("downscaled by 2")
     found, said = guarded(error)
-    assert list(found) == ["status"]  # nothing else on the page changes
+    assert list(found) == ["status"]  # nothing else on the page changes ...
+    assert guarded(error, "levels")[0] == {"levels": None} | found  # ... except what would show something older
     assert 'role="alert">no &lt;b&gt; here downscaled by 2<' in found["status"]
     assert (said, caplog.records) == (["no &lt;b&gt; here downscaled by 2"], [])
 

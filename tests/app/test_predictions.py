@@ -65,6 +65,9 @@ def test_pixels_are_averaged(saved):
     found = predict(network, IMAGE, 1, 64)
     assert (sum(p for _, p in found.top), len(found.levels)) == (pytest.approx(1, abs=1e-5), 2)
     assert found.answering.weight is None
+    with torch.no_grad():
+        assert found.chosen is not None
+        assert torch.equal(found.chosen, network.model.scale_map(found.seen[None])[0])
     trusting = load_network(saved("s_resnet", num_classes=4, lift={"num_levels": 2}, scale_pool="trust"))
     found = predict(trusting, IMAGE, 1, 64)
     assert sum(level.weight or 0 for level in found.levels) == pytest.approx(1, abs=1e-5)

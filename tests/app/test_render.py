@@ -15,7 +15,7 @@ from scalespaces.app import _render as render
 from scalespaces.app._errors import LIFT, equivariance
 from scalespaces.app._explore import Level, scale_space
 from scalespaces.app._images import Picture
-from scalespaces.app._predictions import load_network, over_zooms, predict
+from scalespaces.app._predictions import LevelAnswer, Prediction, load_network, over_zooms, predict
 from scalespaces.data import photograph
 from scalespaces.models import Card
 
@@ -85,3 +85,16 @@ def test_the_table_has_every_error(arguments):
     assert found.sentence.replace("'", "&#x27;") in html
     assert "image/svg+xml" in html
     assert render.errors(equivariance(IMAGE, arguments(), LIFT, 65)).count('--shade:0.00">0</td>') == 6
+
+
+def test_a_map_shows_the_level_of_each_pixel_and_the_shares():
+    chosen = torch.tensor([[-1, -1, -1, 1], [-1, -1, -1, 1]])
+    levels = tuple(LevelAnswer(n, 2.0**n, "a", 1.0, 1.0) for n in (-1, 0, 1))
+    html = render.seen(Prediction((("a", 1.0),), levels, torch.zeros(3, 2, 4), chosen))
+    _, drawn = pictures(html)
+    found = np.asarray(drawn.convert("RGB"))
+    assert len(np.unique(found.reshape(-1, 3), axis=0)) == 2  # on black, a color for each level
+    assert (found[:, :3] == found[0, 0]).all()
+    assert [text in html for text in ("level -1: 75 %", "level 0: 0 %", "level 1: 25 %")] == [True] * 3
+    drawn_color, named_color = found[0, 3] / 0.6, re.findall(r"rgb\((\d+),(\d+),(\d+)\)", html)[2]
+    np.testing.assert_allclose(drawn_color, np.array(named_color, float), atol=1)  # the legend's

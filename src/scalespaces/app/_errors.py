@@ -110,5 +110,6 @@ def _explain(table: EquivarianceTable, module: nn.Module, lift: Lift) -> str:
         }
         why = [text for text, holds in reasons.items() if holds] or ["The layers after its lift are not equivariant"]
     if past:
-        why.append(f"{past} {'entry' if past == 1 else 'entries'}, shown pale, reached past the last level")
+        what = "1 entry in a dashed frame reaches" if past == 1 else f"{past} entries in dashed frames reach"
+        why.append(f"{what} past the last level")
     return " ".join(f"{sentence}." for sentence in (found, *why))

@@ -18,7 +18,7 @@ from scalespaces.train._scales import zoom
 
 FARTHEST, CLOSEST = 0.25, 4.0
 ZOOMS = tuple(2 ** (n / 2) for n in range(-4, 5))  # half octaves, at which the curve is drawn
-LARGEST, _LIVELY = 1024, 256  # sides of the square that a network sees
+LARGEST, LIVELY = 1024, 256  # sides of the square that a network sees
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Loaded:
     def side(self) -> int:
         """The side of the images that networks of its name are meant for, or less if those would be slow."""
         meant = min(entry(self.model.config["name"]).input_shape[1:])
-        return max(min(meant, _LIVELY), self.model.smallest_side)
+        return max(min(meant, LIVELY), self.model.smallest_side)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -76,11 +76,14 @@ class LevelAnswer:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable classes, the answer of each level, and the picture that the network saw."""
+    """The most probable classes, the answer of each level, the picture that the network saw, and, if every pixel has an
+    answer, the number of the level that gives it, ``(H, W)``.
+    """
 
     top: tuple[tuple[str, float], ...]
     levels: tuple[LevelAnswer, ...]
     seen: Tensor
+    chosen: Tensor | None = None
 
     @property
     def answering(self) -> LevelAnswer:
@@ -120,8 +123,8 @@ def predict(loaded: Loaded, image: Tensor, factor: object, side: object) -> Pred
         name, score = loaded.classes[int(own.argmax())], float(level[0, best].mean())
         shares = (float(own[best]), score, weights[index])
         levels.append(LevelAnswer(scores.first_level + index, dilation, name, *shares))
-    order = answer.argsort(descending=True)[:5].tolist()
-    return Prediction(tuple((loaded.classes[i], float(answer[i])) for i in order), tuple(levels), seen[0])
+    top = tuple((loaded.classes[i], float(answer[i])) for i in answer.argsort(descending=True)[:5].tolist())
+    return Prediction(top, tuple(levels), seen[0], loaded.model.scale_map(shown)[0] if loaded.pixels else None)
 
 
 @torch.no_grad()

@@ -6,8 +6,10 @@ from html import escape
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from scalespaces._extras import require
 from scalespaces._html import element, encode, image, svg
 from scalespaces.app._errors import Errors
 from scalespaces.app._explore import Level
@@ -109,7 +111,23 @@ def network(loaded: Loaded | None) -> str:
 def seen(found: Prediction) -> str:
     """The picture that the network saw."""
     about = "what the network sees: {} × {} pixels".format(*found.seen.shape[:0:-1])
-    return image(about, *_encode(found.seen), class_="ss-seen") + note(about)
+    return image(about, *_encode(found.seen), class_="ss-seen") + note(about.capitalize()) + level_map(found)
+
+
+def level_map(found: Prediction) -> str:
+    """Which level answers at each pixel: colors on the picture, and each level's share of the pixels."""
+    if found.chosen is None:
+        return ""
+    numbers = [level.number for level in found.levels]
+    colors = require("matplotlib", "app").colormaps["plasma"](np.linspace(0, 0.95, len(numbers)))[:, :3]
+    painted = torch.from_numpy(colors).float()[found.chosen - numbers[0]].permute(2, 0, 1)
+    about, legend = "which level answers at each pixel", []
+    for n, color in zip(numbers, (255 * colors).round().astype(int), strict=True):
+        share = (found.chosen == n).double().mean().item()
+        swatch = element("i", style="background:rgb({},{},{})".format(*color))
+        legend.append(f"<span>{swatch}level {n}: {100 * share:.0f} %</span>")
+    drawn = image(about, *_encode(0.6 * painted + 0.4 * found.seen.mean(0)), class_="ss-seen")
+    return drawn + note(about.capitalize()) + element("p", *legend, class_="ss-legend")
 
 
 def prediction(found: Prediction, pixels: bool = False) -> str:

@@ -1,11 +1,12 @@
-"""Open a page in the browser. It shows the scale-space of your image under any lift and its cost, the equivariance
-errors of networks on it, and what a saved network predicts while the image is zoomed. By default only this machine can
-reach the page; nothing is sent anywhere. Press Ctrl-C to stop.
+"""Open a page in the browser. It shows the levels of your image and what they cost, how equivariant networks are on it,
+and what a saved network predicts while you zoom. By default only this machine can reach the page; nothing is sent
+anywhere. Press Ctrl-C to stop.
 
-example: scalespaces app --model model.safetensors --image street.jpg
+example, after scalespaces demo: scalespaces app --model out/demo/network.safetensors
 """
 
 import argparse
+import os
 import signal
 import socket
 import sys
@@ -14,7 +15,7 @@ import webbrowser
 from functools import partial
 from typing import NoReturn
 
-from scalespaces.cli import Parser, whole
+from scalespaces.cli import Parser, network_file, whole
 
 FIRST_PORT, PORTS = 7860, 100
 _port = partial(whole, "from 1 to 65535", range(1, 65536))
@@ -22,20 +23,23 @@ _port = partial(whole, "from 1 to 65535", range(1, 65536))
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("--model", metavar="FILE", help="network to start with, a .safetensors file written by scalespaces.models.save")
-    add("--image", metavar="FILE", help="image to start with (default: a photograph that comes with the package)")
+    about = "network to start with, .safetensors, or a folder that scalespaces train wrote"
+    add("--model", metavar="FILE", type=network_file, help=about)
+    about = "image to start with (default: the first PNG in the folder examples beside the network, or a photograph)"
+    add("--image", metavar="FILE", help=about)
     add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
     add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is this machine only")
     add("--no-browser", action="store_true", help="print the address, but do not open a browser")
 
 
 def run(args: argparse.Namespace) -> None:
-    from scalespaces.app._images import read_picture
+    from scalespaces.app._images import example_for, read_picture
     from scalespaces.app._page import build, launch
     from scalespaces.app._predictions import load_network
 
     port = _free_port(args.host, args.port)
-    page = build(args.image and read_picture(args.image), args.model and load_network(args.model))
+    loaded = args.model and load_network(args.model)
+    page = build(read_picture(args.image) if args.image else args.model and example_for(args.model), loaded)
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
@@ -52,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
         print("\nended", flush=True)
     finally:
         page.close(verbose=False)
+    os._exit(0)  # a handler may be computing still: taking the interpreter down below it aborts the process
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
