@@ -20,16 +20,16 @@ __all__ = ["main"]
 
 COMMANDS = {
     "demo": "train on digits of one size, recognize them at others, and write a report",
-    "equivariance": "measure how equivariant random networks are (the paper's figure)",
-    "models": "list the networks",
-    "info": "print what a network costs, layer by layer (the paper's tables)",
-    "calibrate": "let a network learn which of its levels to trust, from images without labels",
-    "export": "write a saved network as ONNX or for torch.export",
+    "app": "explore scale-spaces, equivariance and predictions on a local page",
     "data": "download, make and check datasets",
     "train": "train a network on a folder of images, or from a recipe",
     "evaluate": "measure networks, also at several scales and with test-time augmentation",
     "predict": "predict the classes of images, or of their pixels, with a saved network",
-    "app": "explore scale-spaces, equivariance and predictions on a local page",
+    "calibrate": "let a network learn which of its levels to trust, from images without labels",
+    "export": "write a saved network as ONNX or for torch.export",
+    "models": "list the networks",
+    "info": "print what a network costs, layer by layer (the paper's tables)",
+    "equivariance": "measure how equivariant random networks are (the paper's figure)",
 }
 
 
@@ -68,7 +68,8 @@ def _with_option(message: str, error: Any) -> str:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The arguments of a command, and the function ``run`` that takes them. The first word names the command."""
-    steps = "for your own images: scalespaces data check photos, then scalespaces train --data.root photos"
+    steps = "For the options of a command: scalespaces COMMAND --help. "
+    steps += "For your own images: scalespaces data check photos, then scalespaces train --data.root photos"
     parser = Parser(prog="scalespaces", description=scalespaces.__doc__, epilog=steps)
     parser.add_argument("--version", action="version", version=f"scalespaces {scalespaces.__version__}")
     listed = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -92,10 +93,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Show defaults, except None and False, and where the help itself says them."""
+    """Show defaults, except None and False, and where the help itself says them; lists as they are typed."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         said = action.default is None or action.default is False or "(default: " in (action.help or "")
+        if not said and isinstance(action.default, list):
+            return f"{action.help} (default: {' '.join(map(str, action.default))})"
         return action.help if said else super()._get_help_string(action)
 
 

@@ -3,7 +3,7 @@ labels are needed: the network's answers at other sizes are compared with its an
 images must show objects at the size the network was trained on. Prints how often answers are right at each size, before
 and after.
 
-example: scalespaces calibrate model.safetensors --images photos --size 224 224
+example: scalespaces calibrate out/photos --images photos
 """
 
 import argparse
@@ -21,8 +21,9 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE", help="the network, .safetensors, or a folder that scalespaces train wrote")
     add("--images", required=True, metavar="FOLDER", help="folder of about 100 images or more, subfolders included")
-    add("--labels", action="store_true", help="learn from the names of the folders that images are in: their classes")
-    add("--size", type=positive, nargs=2, metavar=("H", "W"), help="resize all images to this, as in training")
+    add("--labels", action="store_true", help="learn from the names of the images' folders, their classes")
+    size = "resize all images to this (default: as in training, if the network lies next to its recipe.yaml)"
+    add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
     scales = f"sizes to learn from, relative to the images (default: {' '.join(f'{scale:.3g}' for scale in SCALES)})"
     add("--scales", type=float, nargs="+", default=SCALES, metavar="SCALE", help=scales)
     add("--out", metavar="OUT", help="file to write (default: FILE with -calibrated in its name)")
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> None:
     from scalespaces import models
     from scalespaces.data._folders import image_files
     from scalespaces.train._predict import channels_of, device_called, read_channels, to_input
+    from scalespaces.train._recipe import recipe_beside
 
     file, folder = Path(network_file(args.file)), Path(args.images)
     out = Path(args.out or file.with_name(f"{file.stem}-calibrated{file.suffix}"))
@@ -48,8 +50,10 @@ def run(args: argparse.Namespace) -> None:
     labels = [_label(file, classes) for file in files] if args.labels else None
     if not network.card.mean:
         print("note: images are not normalized: the network's card has no mean and std", file=sys.stderr)
+    before = recipe_beside(file)
+    size = args.size or (before and before.data.size)
     read = progress(files, "reading")
-    images = [to_input(network, read_channels(file, channels_of(network), args.size)) for file in read]
+    images = [to_input(network, read_channels(path, channels_of(network), size)) for path in read]
     found = models.calibrate(network, images, labels, scales=args.scales, batch=args.batch, seed=args.seed)
     models.save(network, out)
     print(f"{found}\nwrote {out}")

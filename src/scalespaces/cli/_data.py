@@ -25,17 +25,19 @@ def add_arguments(parser: Parser) -> None:
     add("--mirror", metavar="URL", help="folder on another server with the same files")
     add("--force", action="store_true", help="replace files that have another checksum")
 
-    make = tasks.add_parser("make", help="make sets of digits at many scales, or at unseen ones")
+    text = "make sets of digits at many scales, or at unseen ones"
+    make = tasks.add_parser("make", help=text, description=f"{text[:1].upper()}{text[1:]}.")
     make.set_defaults(run=lambda _: make.print_help())
     kinds = make.add_subparsers(dest="kind", metavar="KIND", title="kinds")
 
-    add = _task(kinds, "mnist-scale", _mnist_scale, "MNIST-scale as SESN made it", "", "data/out --source data/mnist")
+    text = "scale each digit of MNIST at random, as SESN did"
+    add = _task(kinds, "mnist-scale", _mnist_scale, text, "", "data/mnist-scale --source data/mnist")
     _add_digits(add, "10000 2000 50000")
     add("--seeds", type=seed, nargs="+", default=[0, 1, 2, 3, 4, 5], metavar="N", help="one folder for each")
     add("--scales", type=float, nargs=2, default=[0.3, 1.0], metavar=("LOW", "HIGH"), help="range of the scales")
 
     text = "A SCALE is relative to the source's pixels; LOW-HIGH is a range."
-    add = _task(kinds, "unseen-scale", _unseen_scale, "train at one scale, test at others", text, "data/out")
+    add = _task(kinds, "unseen-scale", _unseen_scale, "train at one scale, test at others", text, "data/unseen-scale")
     _add_digits(add, "50000 10000 10000")
     add("--train", type=_span, default=1.0, metavar="SCALE", help="scale of the training images")
     add("--tests", type=_span, nargs="+", default=[0.5, 1.0, 2.0, 4.0], metavar="SCALE", help="scale of each test set")
@@ -67,9 +69,10 @@ def _task(tasks: Any, name: str, run: Any, help: str, more: str, example: str) -
 
 
 def _add_digits(add: Any, counts: str) -> None:
-    add("out", metavar="OUT", help="folder")
+    add("out", metavar="OUT", help="folder to write")
     add("--force", action="store_true", help="overwrite files")
-    add("--source", default="digits", metavar="FOLDER", help="folder of MNIST's files, or digits")
+    text = "folder of MNIST's files, or digits for those of scikit-learn"
+    add("--source", default="digits", metavar="FOLDER", help=text)
     text = f"images of each split (default: {counts}, or in these proportions of a smaller source)"
     add("--counts", type=positive, nargs=3, metavar=("TRAIN", "VALID", "TEST"), help=text)
 

@@ -1,5 +1,7 @@
 """Measure how far networks with random weights are from commuting with downscaling: the paper's figure "Equivariance
-quality". The lift is the recommended one; --preset paper draws the paper's figure.
+quality". The lift is the recommended one; --preset paper measures as the paper does.
+
+example: scalespaces equivariance --preset paper --plot equivariance.png
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _DOWNSCALED_BY = {"cascade": "D^l, the generator", "direct": "the paper's S", "p
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("image").add_argument
-    add("--image", metavar="FILE", help="PNG, JPEG, TIFF, BMP, WebP or PPM (default: a photograph that comes with it)")
+    about = "PNG, JPEG, TIFF, BMP, WebP or PPM (default: a photograph that comes with scalespaces)"
+    add("--image", metavar="FILE", help=about)
     add("--size", type=positive, metavar="N", help="side of the center crop, in pixels (default: all of the image)")
     add("--no-fit", action="store_true", help="do not extend the image to a size that suits the padding at all scales")
     add = parser.add_argument_group("network").add_argument
@@ -33,7 +36,8 @@ def add_arguments(parser: Parser) -> None:
     add("--channels", type=positive, default=16, metavar="N", help="channels of each layer")
     add("--filter-levels", type=positive, default=2, metavar="N", help="levels of each filter")
     modes, default = get_args(PaddingMode), ["reflect", "zeros"]
-    add("--padding-mode", choices=modes, nargs="+", default=default, help="padding outside the image; one or several")
+    about = f"padding outside the image, one or several of {', '.join(modes)}"
+    add("--padding-mode", choices=modes, nargs="+", default=default, metavar="MODE", help=about)
     add("--scale-padding", choices=SCALE_PADDINGS, default="zeros", help="padding past the last level")
     add("--seed", type=seed, default=0, metavar="N", help="seed of the weights")
     add("--double", action="store_true", help="compute in float64 instead of float32")
@@ -44,10 +48,12 @@ def add_arguments(parser: Parser) -> None:
     add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"one of {', '.join(KERNELS)}")
     add("--preset", choices=PRESETS, default="recommended", help="recommended: cascade, pyramid; paper: direct, dense")
     add("--method", choices=METHODS, help="the exact lift, or the paper's (default: as --preset)")
-    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense or a number (default: as --preset)")
+    about = "pyramid, dense, or a number for oversampling (default: as --preset)"
+    add("--sampling", type=sampling, metavar="MODE", help=about)
     add = parser.add_argument_group("measurement and output").add_argument
-    about = "one or several: cascade (D^l), direct (the paper's S), pillow (another resize) (default: as --method)"
-    add("--downscaling", choices=DOWNSCALINGS, nargs="+", default=argparse.SUPPRESS, help=about)
+    about = "how images are downscaled, one or several of cascade (repeated steps of the lift), direct (the paper's), "
+    about += "pillow (Pillow's resize) (default: as --method)"
+    add("--downscaling", choices=DOWNSCALINGS, nargs="+", default=argparse.SUPPRESS, metavar="HOW", help=about)
     add("--translations", action="store_true", help="also measure equivariance to translations")
     add("--json", metavar="FILE", help="write the errors and settings there")
     add("--plot", metavar="FILE", help="draw the figure there: .png, .pdf, .svg ...")

@@ -1,7 +1,7 @@
 """Measure saved networks on images at several scales, and what they cost. Metrics are accuracy, auroc and nll for
 classes of images; average_precision, mean_iou and accuracy for classes of pixels. Runs that differ only in their seed
-are one line: the mean and the standard deviation over them. The scale of a set that `scalespaces data make
-unseen-scale` made is multiplied by the factors of --scales.
+share one line: their mean and standard deviation. If `scalespaces data make unseen-scale` made the set, its own scale
+is multiplied by those of --scales.
 
 example: scalespaces evaluate out/cnn_0 out/cnn_1 out/s_cnn_0 out/s_cnn_1 --root photos --scales 0.5 1 2 --tta 0.5 1 2
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("files", nargs="+", metavar="MODEL", help="networks, .safetensors, or folders that scalespaces train wrote")
-    about = "one name per network; those of one name are merged (default: names from files or folders, the same for "
-    about += "runs whose recipes differ only in the seed)"
+    about = "one name per network; those with the same name are merged (default: names from files or folders, the "
+    about += "same for runs whose recipes differ only in the seed)"
     add("--names", nargs="+", metavar="NAME", help=about)
     add_source(parser)
-    pool = "how levels are combined: by the network itself, or by pooling their logits"
+    pool = "how levels are combined; model: as the network itself does it"
     add("--pool", choices=get_args(LevelPool), default="model", help=pool)
     add = parser.add_argument_group("images").add_argument
     kinds = get_args(Kind)
@@ -61,7 +61,8 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--tta", type=float, nargs="+", metavar="SCALE", help="test-time augmentation: mean over these scales")
     add("--select", type=float, nargs="+", metavar="SCALE", help="take the most certain answer at these scales")
-    add("--baselines", choices=get_args(Baselines), default="one-level", help="networks to run with --tta and --select")
+    about = "which networks to run with --tta and --select, too"
+    add("--baselines", choices=get_args(Baselines), default="one-level", help=about)
     add = parser.add_argument_group("computation and output").add_argument
     add("--batch", type=positive, default=64, metavar="N", help="images per batch")
     add("--tile", type=positive, metavar="N", help="side of the windows in which large images are segmented")

@@ -1,8 +1,8 @@
-"""Write a network that scalespaces.models.save wrote as ONNX (opset 18) or as a program of torch.export. Batch, height
-and width stay dynamic for base 2 in pyramid sampling. Otherwise they are fixed, and a note says so. The result is run
-on random images (ONNX in onnxruntime), and the file is only written if the numbers agree with PyTorch's.
+"""Write a saved network as ONNX (opset 18) or as a program of torch.export. Batch, height and width stay dynamic for
+base 2 in pyramid sampling. Otherwise they are fixed, and a note says so. The result is run on random images (ONNX in
+onnxruntime), and the file is only written if the numbers agree with PyTorch's.
 
-example: scalespaces export model.safetensors model.onnx --normalize
+example: scalespaces export out/photos photos.onnx --normalize
 """
 
 import argparse
@@ -18,10 +18,10 @@ def add_arguments(parser: Parser) -> None:
     add("out", metavar="OUT", help="file to write: .onnx or .pt2")
     add_source(parser)
     add = parser.add_argument_group("shapes").add_argument
-    size = "height and width, if they are fixed (default: the paper's for its networks, else 224, or as needed)"
+    size = "height and width, if they are fixed (default: the paper's for its networks, else 224, or more if needed)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
     add("--batch", type=positive, default=1, metavar="N", help="batch size, if it is fixed")
-    add("--static", action="store_true", help="fix batch, height and width in any case")
+    add("--static", action="store_true", help="fix batch, height and width even if they could be dynamic")
     add = parser.add_argument_group("graph").add_argument
     add("--levels", action="store_true", help="also write the scores of each level: outputs level_0, level_1, ...")
     add("--normalize", action="store_true", help="take raw images: add the network's normalization to the graph")

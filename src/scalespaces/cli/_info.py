@@ -1,6 +1,6 @@
 """Print a network's table, layer by layer: the shape of the output as [levels, height, width, channels], parameters,
 multiply-adds and activations; and the totals compared with the plain baseline's. Nothing is computed, so any size
-works. Settings that are not given come from --preset. A saved network and a recipe have their own settings.
+works. Settings that are not given come from --preset. A saved network or a recipe has its own settings.
 
 example: scalespaces info s_densenet --levels 3
 """
@@ -27,8 +27,8 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("network").add_argument
     add("--preset", choices=PRESETS, help="recommended: cascade, pyramid, dilated windows; paper: direct, dense, plain")
     add("--classes", type=positive, dest="num_classes", metavar="N", help="number of classes")
-    add("--levels", type=positive, dest="num_levels", metavar="S", help="number of levels that are pooled at the end")
-    deep = "levels of the filters where the paper's are deep, or one number for every place"
+    add("--levels", type=positive, dest="num_levels", metavar="S", help="number of levels that are combined at the end")
+    deep = "levels of the filters in each place where the paper's have several, or one number for all"
     add("--filter-levels", type=positive, nargs="+", metavar="K", help=deep)
     add("--scale-padding", choices=SCALE_PADDINGS, help="padding past the last level")
     add("--window", choices=WINDOWS, help="windows of the pooling layers")

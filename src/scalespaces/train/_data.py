@@ -43,8 +43,8 @@ class DataOptions:
         augment: augmentation of training images on the device: none, or the paper's for pcam.
         jitter: scale jitter: training images are shown larger or smaller by a factor between these two.
         jitter_fill: what lies around an image that is shown smaller: its mirror image (reflect), or black (zeros).
-        mean: of each channel of images in [0, 1], subtracted; saved with the network.
-        std: of each channel, divided by; saved with the network.
+        mean: the mean of each channel of images in [0, 1], which is subtracted; saved with the network.
+        std: the standard deviation of each channel, by which it is divided; saved with the network.
         num_classes: number of classes, if the data do not define it (masks, table, idx).
         classes: names of the classes, if the data do not define them (masks, table, idx); saved with the network.
         table: CSV file with the labels (table), if it is not named after the split.

@@ -26,11 +26,11 @@ class ModelOptions:
     """Which network to train: one by name, one from a file, or any other network, converted.
 
     Args:
-        name: one that ``scalespaces models`` lists.
-        preset: of that network: recommended, or paper for the paper's settings.
+        name: a name that "scalespaces models" lists.
+        preset: the settings of that network: recommended, or those of the paper.
         lift: how images become levels: arguments of scalespaces.nn.Lift, merged over the network's own.
-        arguments: of that network, see ``scalespaces info NAME``; or of the source. num_classes and in_channels follow
-            from the data by default.
+        arguments: arguments of that network, see "scalespaces info NAME"; or of the source. num_classes and in_channels
+            follow from the data by default.
         file: a safetensors file to start from, with the network and its weights; a converted network also needs source.
         source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model. Packages other than timm,
             torchvision and segmentation_models_pytorch must be allowed with --allow-source PACKAGE.
@@ -77,12 +77,12 @@ class OptimizerOptions:
     Args:
         name: sgd (with momentum), adam or adamw.
         lr: the learning rate.
-        momentum: of sgd.
-        weight_decay: of the weights.
-        schedule: of the learning rate: steps (see lr_milestones), or cosine, half a cosine wave from lr to 0 over all
-            steps after warmup.
+        momentum: the momentum of sgd.
+        weight_decay: how strongly weights are pulled to zero.
+        schedule: how the learning rate falls: in steps (see lr_milestones), or as a cosine, half a wave from lr to 0
+            over all steps after warmup.
         lr_milestones: epochs at whose start the learning rate is multiplied by lr_factor.
-        lr_factor: see lr_milestones.
+        lr_factor: the factor of lr_milestones.
         warmup: steps over which the learning rate rises linearly to lr.
         clip: largest norm of a gradient; larger ones are scaled down.
     """
@@ -167,9 +167,9 @@ class TrainerOptions:
     Args:
         epochs: how many times the training set is seen.
         max_steps: stop after this many steps, even within an epoch.
-        accelerator: auto, cpu, gpu (cuda), mps.
-        devices: per machine; auto for those that torchrun or SLURM started, or else all.
-        nodes: machines; torchrun and SLURM set it themselves.
+        accelerator: auto, cpu, gpu (cuda) or mps.
+        devices: devices per machine; auto for those that torchrun or SLURM started, or else all.
+        nodes: number of machines; torchrun and SLURM set it themselves.
         strategy: auto (ddp when there are several devices), ddp, or fsdp to shard large networks.
         precision: 32-true, 16-mixed, bf16-mixed or 64-true.
         accumulate: split each batch into this many parts and average their gradients, to save memory. Each part has its
@@ -181,12 +181,12 @@ class TrainerOptions:
         channels_last: store images with channels last, which is faster for most networks.
         deterministic: use only deterministic algorithms.
         monitor: the quantity in metrics.csv that selects the best epoch; by default valid/accuracy or valid/mean_iou.
-        patience: stop when that has not improved for this many epochs.
+        patience: stop when the monitored quantity has not improved for this many epochs.
         checkpoint_every: steps between checkpoints within an epoch; there is always one after an epoch.
         log_every: steps between points in TensorBoard.
         valid_batches: validate with only this many batches.
-        norm_batches: before validation, batch norms measure their statistics again, with the last so many training
-            batches of the epoch and the current weights; null keeps running averages, which lag behind.
+        norm_batches: before validation, batch norms measure their statistics again, with this many training
+            batches, the last of the epoch, and the current weights; null keeps running averages, which lag behind.
     """
 
     epochs: int = 100
@@ -220,7 +220,7 @@ class Recipe:
     """An experiment.
 
     Args:
-        seed: of everything random.
+        seed: the seed of everything random.
     """
 
     model: ModelOptions
