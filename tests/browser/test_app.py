@@ -99,7 +99,7 @@ def await_text(page: Any, field: str, text: str) -> None:
 def settle(page: Any) -> None:
     """Wait until nothing is computed and nothing fades in or out."""
     page.wait_for_function("""() => !document.querySelector('.pending, [data-testid=status-tracker]:not(.hide)')
-        && document.getAnimations().every(a => a.playState === 'finished')""")
+        && document.getAnimations().every(a => a.timeline !== document.timeline || a.playState === 'finished')""")
 
 
 def track_contrast(slider: Any) -> float:
@@ -247,6 +247,13 @@ def test_nothing_sticks_out_and_everything_stands_out(visit, overflow, faint, fi
     open_tab(page, "Equivariance")
     page.wait_for_selector("#errors table")
     check()
+    parts = page.locator(".ss-scroll:visible").all()  # what continues to the right fades until it is scrolled there
+    hidden = [part.evaluate("e => e.scrollWidth > e.clientWidth") for part in parts]
+    assert [part.evaluate("e => getComputedStyle(e).maskImage !== 'none'") for part in parts] == hidden
+    assert any(hidden) == (width < 600)
+    for part in parts:
+        part.evaluate("e => e.scrollTo(e.scrollWidth, 0)")
+        page.wait_for_function("e => getComputedStyle(e).maskImage === 'none'", arg=part.element_handle())
     open_tab(page, "Predictions")
     drop(page, "model", files / "digits.safetensors")
     page.wait_for_selector("#curve img")

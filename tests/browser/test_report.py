@@ -123,6 +123,21 @@ def test_another_digit_by_mouse_and_by_keyboard(address, open_page: Open):
     assert page.locator("#digits [aria-pressed=true]").get_attribute("aria-label") == "digit 7"
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_tab_leads_to_every_control_and_shows_where_it_is(address, open_page: Open, width):
+    page = open_page(address, width)
+    controls = """() => [...document.querySelectorAll('a, button, input, [tabindex]')]
+        .filter(e => e.checkVisibility() && !e.dataset.reached).map(e => e.outerHTML.slice(0, 100))"""
+    for _ in page.evaluate(controls):
+        page.keyboard.press("Tab")
+        page.evaluate("document.activeElement.dataset.reached = 1")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert page.evaluate(controls) == []
+    page.focus("#play")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#size').value !== '8'")
+
+
 def test_the_theme_is_chosen_and_remembered(address, open_page: Open):
     page = open_page(address)
     background = "getComputedStyle(document.documentElement).backgroundColor"
