@@ -8,6 +8,8 @@ from pictures import noise, save_picture
 import scalespaces
 from scalespaces.cli import main
 from scalespaces.models import Card
+from scalespaces.train._data import DataOptions
+from scalespaces.train._recipe import ModelOptions, Recipe
 
 pytest.importorskip("safetensors")
 CLASSES = ("cat", "dog")
@@ -41,6 +43,22 @@ def test_the_file_that_is_written_trusts_levels(folder, labels, capsys):
     assert main(["predict", str(written), str(photos), "--out", str(folder / "p.csv"), "--pool", "trust"]) == 0
     capsys.readouterr()
     assert "exists" in fails(capsys, *words)
+
+
+def test_images_are_resized_as_in_training(folder, monkeypatch):
+    pytest.importorskip("jsonargparse")
+    data = DataOptions(kind="class_folders", root="photos", num_classes=2, size=[32, 24])
+    Recipe(ModelOptions(name="s_cnn"), data).save(folder / "recipe.yaml")
+    sizes = []
+
+    def calibrate(network, images, labels, **options):
+        sizes.append({tuple(image.shape[-2:]) for image in images})
+        raise ValueError("the images are seen")
+
+    monkeypatch.setattr(scalespaces.models, "calibrate", calibrate)
+    words = ["calibrate", str(folder / "model.safetensors"), "--images", str(folder / "photos")]
+    assert main(words) == main([*words, "--size", "20", "28"]) == 2
+    assert sizes == [{(32, 24)}, {(20, 28)}]
 
 
 def test_errors(folder, capsys):
