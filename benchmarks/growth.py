@@ -57,9 +57,9 @@ def measure(args: argparse.Namespace, side: int, levels: int, width: int) -> lis
 def draw(found: dict[str, dict[int, list[tuple[float, float]]]], path: str) -> None:
     figure = new_figure(9, 3)
     for axis, ax in zip(found, figure.subplots(1, len(found), sharey=True), strict=True):
+        places = range(len(found[axis]))
         for index, (k, color) in enumerate(zip(NETWORKS, OKABE_ITO, strict=False)):
             measured, limit = zip(*(pairs[index] for pairs in found[axis].values()), strict=True)
-            places = range(len(measured))
             ax.plot(places, measured, "o-", color=color, label=k)
             ax.plot(places, limit, ":", color=color, label=f"{k}, multiplications only")
         ax.set_xticks(places, map(str, found[axis]))

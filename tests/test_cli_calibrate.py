@@ -47,7 +47,7 @@ def test_the_file_that_is_written_trusts_levels(folder, labels, capsys):
 
 def test_images_are_resized_as_in_training(folder, monkeypatch):
     pytest.importorskip("jsonargparse")
-    data = DataOptions(kind="class_folders", root="photos", num_classes=2, size=[32, 24])
+    data = DataOptions(kind="class_folders", root="photos", num_classes=2, size=(32, 24))
     Recipe(ModelOptions(name="s_cnn"), data).save(folder / "recipe.yaml")
     sizes = []
 
