@@ -165,6 +165,16 @@ def test_chunks_that_unpack_to_more_than_they_declare_are_not_unpacked(tmp_path,
         PCam(tmp_path)
 
 
+def test_a_compression_whose_level_is_lost_is_damage(tmp_path):
+    file = write(tmp_path, **GZIP) / pcam_file("train", "x")
+    content = file.read_bytes()
+    filters = content.index(b"deflate") - 8  # number, length of the name, flags, number of values; then the name
+    assert content[filters : filters + 8] == bytes([1, 0, 8, 0, 1, 0, 1, 0])
+    file.write_bytes(content[: filters + 6] + bytes([0]) + content[filters + 7 :])
+    with pytest.raises(ValueError, match=r"train_x.h5' is damaged"):
+        PCam(tmp_path)
+
+
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(write(tmp_path / "new") / "pipe.h5")
     with pytest.raises(ValueError, match=r"pipe.h5' is not a regular file"):

@@ -151,6 +151,7 @@ def _checked(handle: Any, file: str | Path, part: str) -> Any:
         together += [math.prod(chunks) * kind.itemsize, chunks[0] * math.prod(shape)] if chunks else []
         if reason := excess(max(together, default=0), "bytes"):
             raise Refused(f"{reason} (in {part!r})")
+        _ = stored.compression  # which h5py reads once, and fails to if its settings are lost
         filters = stored.id.get_create_plist()
         if sum(filters.get_filter(n)[0] not in _PLAIN for n in range(filters.get_nfilters())) > 1:
             raise Refused(f"compresses {part!r} more than once; write it again")
