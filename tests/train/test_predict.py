@@ -1,6 +1,7 @@
 """Predictions are those of the network on each image alone, whole, whatever the batches and windows."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,21 @@ def test_images_are_seen_whole_or_in_windows(monkeypatch):
     predict_mask(model, torch.rand(1, 48, 41), tile=(48, 41))
     predict_mask(model, torch.rand(1, 32, 64), tile=16, overlap=0, batch=3)
     assert set(seen) == {(1, 1, 48, 41), (3, 1, 16, 16), (1, 1, 16, 16)}
+
+
+@pytest.mark.parametrize("kind", ["color", "gray", "deep"])
+@pytest.mark.parametrize("tile", [24, 64])
+def test_parts_of_a_file_are_normalized_when_they_are_seen(kind, tile, tmp_path):
+    """The bits are those of the image that is normalized as a whole, which takes four times the memory."""
+    pixels = noise(40, 56) if kind == "color" else noise(40, 56)[..., 0]
+    pixels = pixels.astype(np.uint16) * 257 if kind == "deep" else pixels
+    model, file = Coarse().eval(), save_picture(tmp_path / "picture.png", pixels)
+    model.card = Card(mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.4])
+    raw, whole = read_channels(file, 3, raw=True), read_channels(file, 3)
+    assert raw.dtype == (torch.float32 if kind == "deep" else torch.uint8)
+    rows = predict_rows(model, raw, tile=tile, see=partial(predict.to_input, model))
+    expected = predict_mask(model, predict.to_input(model, whole), tile=tile)
+    assert_close(torch.cat(list(rows), 1), expected, rtol=0, atol=0)
 
 
 def test_rows_come_from_the_top_a_few_at_a_time():

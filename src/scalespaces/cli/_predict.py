@@ -17,6 +17,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -268,10 +269,10 @@ def _write_mask(
 
     from scalespaces.train import _predict as predict
 
-    image = predict.read_channels(file, predict.channels_of(model))
+    image = predict.read_channels(file, predict.channels_of(model), raw=True)
     options: dict[str, Any] = {"tile": args.tile, "overlap": args.overlap, "batch": args.batch, "pool": args.pool}
     with predict.named(file, image):
-        rows = predict.predict_rows(model, predict.to_input(model, image), **options)
+        rows = predict.predict_rows(model, image, see=partial(predict.to_input, model), **options)
         mask = torch.cat([predict.check_finite(some).argmax(0).byte().cpu() for some in rows])
     pillow = require("PIL.Image", "train")
     picture = pillow.fromarray(mask.numpy())
@@ -280,7 +281,8 @@ def _write_mask(
     with replacing(targets[0]) as draft:
         picture.save(draft)
     for overlay in targets[1:]:
-        pixels = image.clamp(0, 1).mul(255).round().byte().expand(3, -1, -1).permute(1, 2, 0)
+        pixels = image if image.dtype == torch.uint8 else image.clamp(0, 1).mul(255).round().byte()
+        pixels = pixels.expand(3, -1, -1).permute(1, 2, 0)
         with replacing(overlay) as draft:
             pillow.blend(pillow.fromarray(pixels.numpy()), picture.convert("RGB"), 0.5).save(draft)
     return mask

@@ -147,12 +147,15 @@ def photograph(size: int | None = None) -> Tensor:
         return read_image(file, size)
 
 
-def read_pixels(file: str | Path, *, deep: bool = False, size: tuple[int, int] | None = None) -> Tensor:
+def read_pixels(
+    file: str | Path, *, deep: bool = False, raw: bool = False, size: tuple[int, int] | None = None
+) -> Tensor:
     """Read an image as ``(3, H, W)`` bytes. Grays are repeated, palettes looked up, transparency is dropped.
 
     Images of more than 8 bits per pixel are refused, unless ``deep``: then 8 and 16 bits become float32 from 0 to 1,
-    and floating point stays as it is. Pillow reads only the upper 8 bits of color images with 16 bits per channel. The
-    image is brought to ``size``, (height, width), by bicubic resampling and a center crop.
+    and floating point stays as it is. With ``raw`` as well, 8 bits stay bytes. Pillow reads only the upper 8 bits of
+    color images with 16 bits per channel. The image is brought to ``size``, (height, width), by bicubic resampling and
+    a center crop.
     """
     pillow = require("PIL.Image", "train")
 
@@ -173,7 +176,7 @@ def read_pixels(file: str | Path, *, deep: bool = False, size: tuple[int, int] |
             picture = require("PIL.ImageOps", "train").fit(picture, size[::-1], pillow.Resampling.BICUBIC)
         pixels = torch.from_numpy(np.array(picture))
         pixels = pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-        return to_unit(pixels).contiguous() if deep else pixels.contiguous()
+        return to_unit(pixels).contiguous() if deep and not raw else pixels.contiguous()
 
     return decode_file(file, decode)
 

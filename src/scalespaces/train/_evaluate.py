@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from scalespaces._choices import Baselines, LevelPool
 from scalespaces._progress import Progress
 from scalespaces._tables import text_table
-from scalespaces.data import ImageDataset, to_unit
+from scalespaces.data import ImageDataset
 from scalespaces.data._keys import Part
 from scalespaces.models import Card, ScaleNetwork
 from scalespaces.models._calibrate import check_scales
@@ -345,7 +345,7 @@ def _measure(cells: Sequence[_Cell], networks: Mapping[str, nn.Module], part: Pa
         for samples in loader:
             for group in same_shape([image for image, _ in samples]):
                 images, target = (torch.stack([samples[i][n] for i in group]) for n in (0, 1))
-                inputs = {name: to_input(network, to_unit(images)) for name, network in networks.items()}
+                inputs = {name: to_input(network, images) for name, network in networks.items()}
                 for cell in cells:
                     seen = inputs[cell.row.model]
                     cell.update(seen, target.to(seen.device))

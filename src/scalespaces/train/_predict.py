@@ -2,7 +2,7 @@
 
 import colorsys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -80,7 +80,7 @@ def predict(
         if tile is not None and not pixels:
             raise ValueError(f"tile is for networks that answer for every pixel, got {tile}")
         if tensor is not None:
-            seen: Any = to_input(network, to_unit(tensor if tensor.ndim == 4 else tensor[None]))
+            seen: Any = to_input(network, tensor if tensor.ndim == 4 else tensor[None])
         elif pixels:
             seen = [to_input(network, read_channels(file, channels_of(network), size)) for file in files]
         else:
@@ -150,10 +150,11 @@ def predict_rows(
     overlap: int | None = None,
     batch: int = 8,
     pool: LevelPool = "model",
+    see: Callable[[Tensor], Tensor] = lambda image: image,
 ) -> Iterator[Tensor]:
     """The probabilities at every pixel, ``(classes, h, W)``, some rows at a time from the top, to save memory.
 
-    The normalized image is processed whole or in windows that overlap. Where they do, their probabilities are blended
+    The image is processed whole or in windows that overlap. Where they do, their probabilities are blended
     with weights that fall off linearly from the middle. The outer quarter of an overlap is ignored, since it is near
     the border of a window. So windows make no difference if the network sees no further than that from a pixel, and has
     no strides longer than that or than 64 pixels.
@@ -163,21 +164,23 @@ def predict_rows(
             By default, images of up to four million pixels are processed whole, others in windows of 1024.
         overlap: of the windows, in pixels; by default a quarter of ``tile``.
         batch: windows per batch, if they have no more than four million pixels.
+        see: what turns parts of the image into what the network takes, such as :func:`to_input`; by default they are.
     """
     height, width = image.shape[1:]
     tiles = sides(tile, "tile") or ((height, width) if height * width <= WHOLE else (TILE, TILE))
     y, x = Axis(height, tiles[0], overlap), Axis(width, tiles[1], overlap)
     if len(y.places) == len(x.places) == 1:
-        yield probabilities(model, image[None], pool, True)[0]
+        yield probabilities(model, see(image)[None], pool, True)[0]
         return
     at_once = max(1, min(check_integer("batch", batch, 1), WHOLE // (y.window * x.window)))
-    dtype = torch.promote_types(image.dtype, torch.float32)
-    places = (torch.arange(n, device=image.device, dtype=dtype) for n in (y.trusted, x.trusted))
+    like = see(image[:, :1, :1])
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    places = (torch.arange(n, device=like.device, dtype=dtype) for n in (y.trusted, x.trusted))
     column, row = (1 - (place - (len(place) - 1) / 2).abs() / ((len(place) + 1) / 2) for place in places)
     tent = column[:, None] * row
     weights, total = tent.new_zeros(y.trusted, width), tent.new_zeros(0)
     for top, start, end in zip(y.places, y.starts, [*y.places[1:], height], strict=True):
-        band = image[:, start : start + y.window]
+        band = see(image[:, start : start + y.window])
         for n in range(0, len(x.starts), at_once):
             windows = torch.stack([band[..., left : left + x.window] for left in x.starts[n : n + at_once]])
             answers = probabilities(model, windows, pool, True)[:, :, top - start :][:, :, : y.trusted]
@@ -237,26 +240,30 @@ def device_called(name: str) -> torch.device:
     return torch.device(device)
 
 
-def read_channels(file: File, channels: int, size: tuple[int, int] | None = None) -> Tensor:
-    """Read an image as 3 channels, RGB, or 1, gray: Pillow's ``"L"``, with the weights of ITU-R 601; float32."""
+def read_channels(file: File, channels: int, size: tuple[int, int] | None = None, *, raw: bool = False) -> Tensor:
+    """Read an image as 3 channels, RGB, or 1, gray: Pillow's ``"L"``, with the weights of ITU-R 601; float32.
+
+    With ``raw``, an image of 8 bits stays bytes, a quarter of the memory.
+    """
 
     def gray(picture: Any) -> Tensor | None:
         if picture.mode.startswith(("I", "F")):  # one channel, which Pillow would cut down to 8 bits
             return None
-        return to_unit(torch.from_numpy(np.array(picture.convert("RGB").convert("L")))[None])
+        pixels = torch.from_numpy(np.array(picture.convert("RGB").convert("L")))[None]
+        return pixels if raw else to_unit(pixels)
 
     if channels == 1 and size is None and (found := decode_file(file, gray)) is not None:
         return found
-    pixels = read_pixels(file, deep=True, size=size)
+    pixels = read_pixels(file, deep=True, raw=raw, size=size)
     if channels == 1 and size is not None:
         return (pixels * _ITU[:, None, None]).sum(0, keepdim=True)
     return pixels[:channels]
 
 
 def to_input(model: nn.Module, image: Tensor) -> Tensor:
-    """The image normalized as the network's card says, on its device and in its precision."""
+    """The image, bytes or numbers from 0 to 1, as the network takes it: normalized by its card, on its device."""
     like = next((p for p in model.parameters() if p.is_floating_point()), image)
-    return Card.of(model).normalize(image.to(like.device)).to(like.dtype)
+    return Card.of(model).normalize(to_unit(image.to(like.device))).to(like.dtype)
 
 
 def describe_answers(model: nn.Module) -> tuple[tuple[str, ...], bool]:
