@@ -35,9 +35,13 @@ def command(root: Path, *more: str, processes: int = 1, restarts: int = 0) -> li
     return [sys.executable, *([*torchrun, "--max-restarts", str(restarts)] if processes > 1 else []), *train]
 
 
-def start(argv: list[str]) -> Any:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+class Started(subprocess.Popen):
+    """The command. What it says goes into a file: a full pipe, which nobody reads meanwhile, would block it."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        super().__init__(argv, stdout=subprocess.DEVNULL, stderr=self.said, env=environment)
 
 
 class Forked:
@@ -60,15 +64,21 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
-    def communicate(self) -> tuple[None, str]:
+    def wait(self) -> None:
         while self.poll() is None:
             time.sleep(0.01)
-        self.said.seek(0)
-        return None, self.said.read()
+
+
+def said_by(process: Any) -> str:
+    """Wait for the end, and return what was said until then."""
+    process.wait()
+    with process.said as said:
+        said.seek(0)
+        return said.read()
 
 
 def finish(process: Any) -> None:
-    said = process.communicate()[1]
+    said = said_by(process)
     assert process.returncode == 0, said
 
 
@@ -87,7 +97,7 @@ def newest(folder: Path) -> int:
     return last.stat().st_mtime_ns if last.exists() else 0
 
 
-def kill_runs(number: int, seed: int, folder: Path, workers: tuple[int, ...] = (0, 2), start: Any = start) -> int:
+def kill_runs(number: int, seed: int, folder: Path, workers: tuple[int, ...] = (0, 2), start: Any = Started) -> int:
     """Kill so many runs, with reading processes or without, and resume them; return the number of runs."""
     root, chance, kills, runs = write_noise(folder / "data", train=47, valid=12), random.Random(seed), 0, 0
     wholes = {}
@@ -102,7 +112,7 @@ def kill_runs(number: int, seed: int, folder: Path, workers: tuple[int, ...] = (
             process = start([*argv, str(out)])
             kills += wait(process, out, chance)
             process.kill()
-            process.communicate()
+            said_by(process)
         finish(start([*argv, str(out)]))
         assert_same(out, wholes[readers])
         runs += 1
@@ -114,8 +124,8 @@ def kill_workers(number: int, seed: int, folder: Path) -> None:
     """Kill so many of the processes that torchrun started, one at a time."""
     root, chance, kills = write_noise(folder / "data", train=47, valid=12), random.Random(seed), 0
     whole, out, more = folder / "whole", folder / "killed", [f"--trainer.epochs={12 * max(1, number // 2)}"]
-    finish(start([*command(root, *more, processes=2), str(whole)]))
-    run = start([*command(root, *more, processes=2, restarts=number), str(out)])
+    finish(Started([*command(root, *more, processes=2), str(whole)]))
+    run = Started([*command(root, *more, processes=2, restarts=number), str(out)])
     while kills < number and wait(run, out, chance):
         listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True)
         processes = [int(pid) for pid in listed.stdout.split()]
@@ -139,7 +149,7 @@ def main(number: int = 100, seed: int = 0, processes: int = 1, forked: int = 0) 
         if processes > 1:
             kill_workers(number, seed, folder)
         else:
-            kill_runs(number, seed, folder, start=Forked if forked else start)
+            kill_runs(number, seed, folder, start=Forked if forked else Started)
     finally:
         shutil.rmtree(folder)
     print(f"seed {seed}, {time.monotonic() - began:.0f} s")

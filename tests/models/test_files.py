@@ -178,6 +178,31 @@ def test_converted_models(interaction, tmp_path):
         load(path, model=nn.Sequential(nn.Conv2d(3, 3, 1)))
 
 
+@pytest.mark.parametrize("source", [None, TinyNet()])
+def test_other_numbers_of_levels(source, tmp_path):
+    """The levels of the file are as they were; a level that is added is the last one of the image, downscaled."""
+    path, image = tmp_path / "model.safetensors", torch.rand(1, 3, 96, 96)
+    levels = {"num_levels": 2}
+    model: Any = scalespaces.convert(source, levels) if source else small("s_resnet_no_interaction", lift=levels)
+    save(model.eval(), path)
+    own = model.lift.num_levels
+    more, fewer = (load(path, source, num_levels=n).double() for n in (own + 1, own - 1))
+    assert (more.lift.num_levels, more.config["lift"]["num_levels"]) == (own + 1, own + 1)
+    image, scores = image.double(), model.double().scores(image.double()).levels
+    seen = more.scores(image).levels
+    for found in (seen, fewer.scores(image).levels):
+        assert all(map(torch.equal, found, scores))
+    assert len(seen) == own + 1
+    torch.testing.assert_close(
+        seen[own], load(path, source).double().scores(more.lift.downscale(image)).levels[own - 1]
+    )
+    save(more, path)
+    assert load(path, source).lift.num_levels == own + 1
+    for wrong, message in ((0, "num_levels"), (65, "64 at most")):
+        with pytest.raises(ValueError, match=message):
+            load(path, source, num_levels=wrong)
+
+
 def with_card(card: Any) -> Any:
     model = small("densenet")
     model.card = card

@@ -322,6 +322,16 @@ def test_the_command(folder, tmp_path, capsys):
     assert files["png"].stat().st_size > 10_000
 
 
+def test_more_levels_are_for_networks_that_have_some(folder, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert main(words(folder, "--splits", "test_2", "--num-levels", 3, "--json", out)) == 0
+    document = json.loads(out.read_text())
+    assert [about["levels"] for about in document["models"].values()] == [1, 3]
+    other = load(folder / "levels.safetensors", num_levels=3)
+    expected = evaluate(other, read_idx_images(folder / "data", "test_2")).rows[0].metrics
+    assert document["results"][1]["metrics"] == expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

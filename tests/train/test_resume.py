@@ -24,7 +24,7 @@ from scalespaces.train._recipe import load_recipe
 from scalespaces.train._run import Result, _full_disk, train
 from scalespaces.train._tasks import Task
 from tests.command import fails
-from tests.kills import kill_runs, start
+from tests.kills import Started, kill_runs, said_by
 
 
 @pytest.fixture(scope="module")
@@ -241,11 +241,11 @@ def photos(tmp_path_factory) -> Path:
 
 def interrupt(photos: Path, out: Path, harm: Callable[[Any], None], *more: str) -> str:
     """Start a long run, do harm to it after its first checkpoint, and return the line that it ends with."""
-    process = start([sys.executable, "-m", "scalespaces", "train", *reading(photos, 10**6, *more), "--out", str(out)])
+    process = Started([sys.executable, "-m", "scalespaces", "train", *reading(photos, 10**6, *more), "--out", str(out)])
     while process.poll() is None and not (out / "last.ckpt").exists():
         time.sleep(0.01)
     harm(process)
-    about, *progress, error = process.communicate()[1].splitlines()
+    about, *progress, error = said_by(process).splitlines()
     assert process.returncode == 2
     assert [line for line in progress if not line.startswith("epoch ")] == []  # one a minute
     assert "6 validation images" in about

@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "demo": "train on digits of one size, recognize them at others, and write a report",
-    "app": "explore scale-spaces, equivariance and predictions on a local page",
+    "app": "explore scale-spaces, equivariance and predictions on a local web page",
     "data": "download, make and check datasets",
     "train": "train a network on a folder of images, or from a recipe",
     "evaluate": "measure networks, also at several scales and with test-time augmentation",
@@ -113,9 +113,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_source(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add ``--model``, the source of a converted network, and ``--allow-source``."""
-    about = "for a converted network, the function that makes the original model: torchvision.models:resnet18, or with "
-    about += "arguments, 'timm:create_model(model_name=\"resnet18\")'"
+    """Add ``--num-levels``; ``--model``, the source of a converted network; and ``--allow-source``."""
+    about = "number of levels (default: as in training); more for larger objects, fewer to save time"
+    parser.add_argument("--num-levels", type=positive, metavar="N", help=about)
+    about = "only for a converted network: the function that makes the original model, such as "
+    about += "torchvision.models:resnet18, or with arguments, 'timm:create_model(model_name=\"resnet18\")'"
     parser.add_argument("--model", metavar="MODULE:FUNCTION", help=about)
     add_allowed(parser)
 

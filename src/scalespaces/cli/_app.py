@@ -23,12 +23,12 @@ _port = partial(whole, "from 1 to 65535", range(1, 65536))
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    about = "network to start with, .safetensors, or a folder that scalespaces train wrote"
+    about = "network to start with: a .safetensors file, or a folder that scalespaces train wrote"
     add("--model", metavar="FILE", type=network_file, help=about)
-    about = "image to start with (default: the first PNG in the folder examples beside the network, or a photograph)"
+    about = "image to start with (default: the first PNG in the folder examples next to the network, or a photograph)"
     add("--image", metavar="FILE", help=about)
     add("--port", type=_port, metavar="N", help=f"port of the page (default: the first free one from {FIRST_PORT} on)")
-    add("--host", default="127.0.0.1", metavar="NAME", help="address to serve at; 127.0.0.1 is this machine only")
+    add("--host", default="127.0.0.1", metavar="NAME", help="address to listen on; 127.0.0.1 means this machine only")
     add("--no-browser", action="store_true", help="print the address, but do not open a browser")
 
 

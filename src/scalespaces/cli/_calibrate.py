@@ -1,7 +1,7 @@
 """Learn which levels of a network to trust, from a folder of images. The network's own weights stay as they are. No
 labels are needed: the network's answers at other sizes are compared with its answer at the images' own size. So the
-images must show objects at the size the network was trained on. Prints how often answers are right at each size, before
-and after.
+images must show objects at the size the network was trained on. Prints the accuracy at each size, or without labels the
+agreement, before and after.
 
 example: scalespaces calibrate out/photos --images photos
 """
@@ -19,10 +19,10 @@ from scalespaces.cli import Parser, add_source, network_file, positive, seed, so
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("file", metavar="FILE", help="the network, .safetensors, or a folder that scalespaces train wrote")
-    add("--images", required=True, metavar="FOLDER", help="folder of about 100 images or more, subfolders included")
-    add("--labels", action="store_true", help="learn from the names of the images' folders, their classes")
-    size = "resize all images to this (default: as in training, if the network lies next to its recipe.yaml)"
+    add("file", metavar="FILE", help="the network: a .safetensors file, or a folder that scalespaces train wrote")
+    add("--images", required=True, metavar="FOLDER", help="folder of 20+ images (better 100), subfolders included")
+    add("--labels", action="store_true", help="learn from labels: each image's folder has the name of its class")
+    size = "resize all images to this (default: as in training, if recipe.yaml is next to the network; else not at all)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
     scales = f"sizes to learn from, relative to the images (default: {' '.join(f'{scale:.3g}' for scale in SCALES)})"
     add("--scales", type=float, nargs="+", default=SCALES, metavar="SCALE", help=scales)
@@ -30,8 +30,8 @@ def add_arguments(parser: Parser) -> None:
     add("--force", action="store_true", help="overwrite OUT")
     add_source(parser)
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
-    add("--batch", type=positive, default=16, metavar="N", help="images seen at once")
-    add("--seed", type=seed, default=0, metavar="N", help="seed of everything random")
+    add("--batch", type=positive, default=16, metavar="N", help="images per batch")
+    add("--seed", type=seed, default=0, metavar="N", help="random seed")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     if not folder.is_dir():
         raise NotADirectoryError(f"--images is a folder, got {args.images!r}")
     refuse_existing([out], args.force)
-    network = models.load(file, source(args), device=device_called(args.device))
+    network = models.load(file, source(args), num_levels=args.num_levels, device=device_called(args.device))
     files, classes = sorted(image_files(folder)), list(network.card.classes)
     labels = [_label(file, classes) for file in files] if args.labels else None
     if not network.card.mean:

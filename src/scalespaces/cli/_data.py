@@ -1,4 +1,4 @@
-"""Download, make and check datasets (extra train)."""
+"""Download, make and check datasets. Needs pip install 'scalespaces[train]'."""
 
 from __future__ import annotations
 
@@ -20,45 +20,46 @@ def add_arguments(parser: Parser) -> None:
 
     text = "Existing files are kept; an interrupted download resumes. Without NAME, list the datasets."
     add = _task(tasks, "fetch", _fetch, "download a dataset and check its checksums", text, "mnist --to data/mnist")
-    add("name", nargs="?", metavar="NAME", help="the dataset")
+    add("name", nargs="?", metavar="NAME", help="name of the dataset, such as mnist")
     add("--to", metavar="FOLDER", help="where the files go (default: data/NAME)")
     add("--mirror", metavar="URL", help="folder on another server with the same files")
-    add("--force", action="store_true", help="replace files that have another checksum")
+    add("--force", action="store_true", help="replace existing files whose checksum is wrong")
 
-    text = "make sets of digits at many scales, or at unseen ones"
+    text = "make sets of digits at random scales, or at scales not seen in training"
     make = tasks.add_parser("make", help=text, description=f"{text[:1].upper()}{text[1:]}.")
     make.set_defaults(run=lambda _: make.print_help())
     kinds = make.add_subparsers(dest="kind", metavar="KIND", title="kinds")
 
-    text = "scale each digit of MNIST at random, as SESN did"
+    text = "scale each digit at random: MNIST-scale, as in the SESN paper"
     add = _task(kinds, "mnist-scale", _mnist_scale, text, "", "data/mnist-scale --source data/mnist")
     _add_digits(add, "10000 2000 50000")
-    add("--seeds", type=seed, nargs="+", default=[0, 1, 2, 3, 4, 5], metavar="N", help="one folder for each")
-    add("--scales", type=float, nargs=2, default=[0.3, 1.0], metavar=("LOW", "HIGH"), help="range of the scales")
+    add("--seeds", type=seed, nargs="+", default=[0, 1, 2, 3, 4, 5], metavar="N", help="seeds, one folder for each")
+    add("--scales", type=float, nargs=2, default=[0.3, 1.0], metavar=("LOW", "HIGH"), help="range of the random scales")
 
     text = "A SCALE is relative to the source's pixels; LOW-HIGH is a range."
-    add = _task(kinds, "unseen-scale", _unseen_scale, "train at one scale, test at others", text, "data/unseen-scale")
+    about = "make a training set at one scale, and test sets at others"
+    add = _task(kinds, "unseen-scale", _unseen_scale, about, text, "data/unseen-scale")
     _add_digits(add, "50000 10000 10000")
-    add("--train", type=_span, default=1.0, metavar="SCALE", help="scale of the training images")
+    add("--train", type=_span, default=1.0, metavar="SCALE", help="scale of the training and validation images")
     add("--tests", type=_span, nargs="+", default=[0.5, 1.0, 2.0, 4.0], metavar="SCALE", help="scale of each test set")
-    add("--canvas", type=positive, metavar="N", help="side of the images (default: four times the source's)")
-    add("--place", choices=("center", "random"), default="center", help="where on the canvas")
-    add("--seed", type=seed, default=0, metavar="N", help="seed of the split, the scales and the places")
+    add("--canvas", type=positive, metavar="N", help="side of the images in pixels (default: four times the source's)")
+    add("--place", choices=("center", "random"), default="center", help="where the digits are placed")
+    add("--seed", type=seed, default=0, metavar="N", help="random seed")
 
     text = "It knows PCam's HDF5 files, Cityscapes' tree, IDX files, a folder images next to a folder masks, images "
     text += "with a CSV file (columns id and label), a folder for each class, and single files; and train, "
-    text += "valid and test as folders or CSV files. Every file is read. An image that is in two of these "
-    text += "is reported as a leak. The exit code is 2 if anything is wrong."
+    text += "valid and test as folders or CSV files. An image that is in two of these three is reported as a leak. "
+    text += "Every file is read. The exit code is 2 if anything is wrong."
     add = _task(tasks, "check", _check, "report what a dataset contains, and what is wrong where", text, "data/pcam")
     add("path", metavar="PATH", help="file or folder")
-    add("--labels", metavar="CSV", help="labels of the images (default: a CSV file in or next to PATH)")
-    add("--classes", type=positive, metavar="N", help="number of classes; labels must be below it")
+    add("--labels", metavar="CSV", help="labels of the images (default: a CSV file in PATH, or labels.csv next to it)")
+    add("--classes", type=positive, metavar="N", help="number of classes; labels are from 0 to N - 1")
 
-    text = "If patches are compressed together, reading one unpacks them all."
+    text = "Patches that are compressed together are slow: reading one unpacks them all."
     add = _task(tasks, "repack", _repack, "rewrite PCam's patches so that reading is fast", text, "packed.h5 plain.h5")
-    add("file", metavar="FILE", help="camelyonpatch_level_2_split_*_x.h5")
+    add("file", metavar="FILE", help="PCam's file of patches, camelyonpatch_level_2_split_*_x.h5")
     add("out", metavar="OUT", help="file to write")
-    add("--force", action="store_true", help="overwrite it")
+    add("--force", action="store_true", help="overwrite OUT")
 
 
 def _task(tasks: Any, name: str, run: Any, help: str, more: str, example: str) -> Any:
@@ -70,10 +71,10 @@ def _task(tasks: Any, name: str, run: Any, help: str, more: str, example: str) -
 
 def _add_digits(add: Any, counts: str) -> None:
     add("out", metavar="OUT", help="folder to write")
-    add("--force", action="store_true", help="overwrite files")
-    text = "folder of MNIST's files, or digits for those of scikit-learn"
+    add("--force", action="store_true", help="overwrite existing files")
+    text = "folder of MNIST's files (see scalespaces data fetch), or the word digits for scikit-learn's digits"
     add("--source", default="digits", metavar="FOLDER", help=text)
-    text = f"images of each split (default: {counts}, or in these proportions of a smaller source)"
+    text = f"images in each split (default: {counts}, or fewer in these proportions if the source is smaller)"
     add("--counts", type=positive, nargs=3, metavar=("TRAIN", "VALID", "TEST"), help=text)
 
 

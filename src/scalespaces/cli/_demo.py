@@ -1,5 +1,5 @@
-"""Train a plain CNN and a scale-space network with equally many parameters on handwritten digits of one size, and test
-both on digits from half to four times that size. For comparison, also test the CNN with two kinds of test-time
+"""Train a plain CNN and a scale-space network with the same number of parameters on handwritten digits of one size, and
+test both on digits from half to four times that size. For comparison, also test the CNN with two kinds of test-time
 augmentation, and a CNN trained at all these sizes. The digits come with scikit-learn: nothing is downloaded. It takes
 about four minutes on two cores. It writes report.html, a page that works offline; results.json, the numbers;
 network.safetensors, the trained scale-space network; and examples, a folder with one digit of each class.
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="output folder")
-    add("--full", action="store_true", help="three seeds and more test digits: mean and spread")
-    add("--seed", type=seed, default=0, help="the first seed")
+    add("--out", type=Path, default=Path("out/demo"), metavar="FOLDER", help="output folder")
+    add("--full", action="store_true", help="use three seeds and more test digits, and report mean and spread")
+    add("--seed", type=seed, default=0, metavar="N", help="random seed, with --full the first of three")
     add("--epochs", type=positive, metavar="N", help=f"training epochs (default: {EPOCHS})")
     add("--quick", action="store_true", help="few digits and one epoch, only to check that it runs")
     add("--plot", metavar="FILE", help="also draw accuracy against size into this file: .png, .svg ...")

@@ -1,5 +1,6 @@
-"""Measure how far networks with random weights are from commuting with downscaling: the paper's figure "Equivariance
-quality". The lift is the recommended one; --preset paper measures as the paper does.
+"""Measure how far networks with random weights are from exact scale equivariance, as in the paper's figure
+"Equivariance quality". The lift (from the image to its levels) is the recommended one; --preset paper measures as the
+paper does.
 
 example: scalespaces equivariance --preset paper --plot equivariance.png
 """
@@ -29,34 +30,35 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument_group("image").add_argument
     about = "PNG, JPEG, TIFF, BMP, WebP or PPM (default: a photograph that comes with scalespaces)"
     add("--image", metavar="FILE", help=about)
-    add("--size", type=positive, metavar="N", help="side of the center crop, in pixels (default: all of the image)")
+    add("--size", type=positive, metavar="N", help="side of the center crop, in pixels (default: the whole image)")
     add("--no-fit", action="store_true", help="do not extend the image to a size that suits the padding at all scales")
     add = parser.add_argument_group("network").add_argument
-    add("--layers", type=positive, nargs="+", default=[1, 2, 3], metavar="L", help="one network for each number")
+    add("--layers", type=positive, nargs="+", default=[1, 2, 3], metavar="L", help="number of layers of each network")
     add("--channels", type=positive, default=16, metavar="N", help="channels of each layer")
-    add("--filter-levels", type=positive, default=2, metavar="N", help="levels of each filter")
+    add("--filter-levels", type=positive, default=2, metavar="N", help="levels that each filter spans")
     modes, default = get_args(PaddingMode), ["reflect", "zeros"]
-    about = f"padding outside the image, one or several of {', '.join(modes)}"
+    about = f"padding outside the image, one or more of {', '.join(modes)}"
     add("--padding-mode", choices=modes, nargs="+", default=default, metavar="MODE", help=about)
     add("--scale-padding", choices=SCALE_PADDINGS, default="zeros", help="padding past the last level")
-    add("--seed", type=seed, default=0, metavar="N", help="seed of the weights")
+    add("--seed", type=seed, default=0, metavar="N", help="random seed for the weights")
     add("--double", action="store_true", help="compute in float64 instead of float32")
     add = parser.add_argument_group("lift").add_argument
     add("--levels", type=positive, default=8, metavar="N", help="number of levels")
-    add("--base", type=float, default=2.0, metavar="C", help="dilation between levels")
-    add("--zero-scale", type=float, default=0.25, metavar="S0", help="blur that the image already has, a variance")
-    add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"one of {', '.join(KERNELS)}")
-    add("--preset", choices=PRESETS, default="recommended", help="recommended: cascade, pyramid; paper: direct, dense")
-    add("--method", choices=METHODS, help="the exact lift, or the paper's (default: as --preset)")
-    about = "pyramid, dense, or a number for oversampling (default: as --preset)"
+    add("--base", type=float, default=2.0, metavar="C", help="scale factor from one level to the next")
+    add("--zero-scale", type=float, default=0.25, metavar="S0", help="blur that the image already has, as a variance")
+    add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"blur kernel, one of {', '.join(KERNELS)}")
+    about = "method and sampling; recommended: cascade, pyramid; paper: direct, dense"
+    add("--preset", choices=PRESETS, default="recommended", help=about)
+    add("--method", choices=METHODS, help="cascade: the exact lift; direct: the paper's (default: as --preset)")
+    about = "pyramid, dense, or a number of at least 1 for oversampling (default: as --preset)"
     add("--sampling", type=sampling, metavar="MODE", help=about)
     add = parser.add_argument_group("measurement and output").add_argument
-    about = "how images are downscaled, one or several of cascade (repeated steps of the lift), direct (the paper's), "
+    about = "how images are downscaled, one or more of cascade (repeated steps of the lift), direct (the paper's), "
     about += "pillow (Pillow's resize) (default: as --method)"
     add("--downscaling", choices=DOWNSCALINGS, nargs="+", default=argparse.SUPPRESS, metavar="HOW", help=about)
     add("--translations", action="store_true", help="also measure equivariance to translations")
-    add("--json", metavar="FILE", help="write the errors and settings there")
-    add("--plot", metavar="FILE", help="draw the figure there: .png, .pdf, .svg ...")
+    add("--json", metavar="FILE", help="write the errors and settings to this file")
+    add("--plot", metavar="FILE", help="draw the figure into this file: .png, .pdf, .svg ...")
 
 
 def run(args: argparse.Namespace) -> None:

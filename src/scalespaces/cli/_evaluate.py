@@ -1,7 +1,7 @@
-"""Measure saved networks on images at several scales, and what they cost. Metrics are accuracy, auroc and nll for
-classes of images; average_precision, mean_iou and accuracy for classes of pixels. Runs that differ only in their seed
-share one line: their mean and standard deviation. If `scalespaces data make unseen-scale` made the set, its own scale
-is multiplied by those of --scales.
+"""Measure how well saved networks do on images at several scales, and how much time they take. Metrics are accuracy,
+auroc and nll for classes of images; average_precision, mean_iou and accuracy for classes of pixels. Runs that differ
+only in their seed share one line: their mean and standard deviation. If `scalespaces data make unseen-scale` made the
+set, its own scale is multiplied by those of --scales.
 
 example: scalespaces evaluate out/cnn_0 out/cnn_1 out/s_cnn_0 out/s_cnn_1 --root photos --scales 0.5 1 2 --tta 0.5 1 2
 """
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("files", nargs="+", metavar="MODEL", help="networks, .safetensors, or folders that scalespaces train wrote")
+    add("files", nargs="+", metavar="FILE", help="networks: .safetensors files or folders that scalespaces train wrote")
     about = "one name per network; those with the same name are merged (default: names from files or folders, the "
     about += "same for runs whose recipes differ only in the seed)"
     add("--names", nargs="+", metavar="NAME", help=about)
     add_source(parser)
-    pool = "how levels are combined; model: as the network itself does it"
+    pool = "how levels are combined, see levels.pool in scalespaces train --help; model: as the network itself does it"
     add("--pool", choices=get_args(LevelPool), default="model", help=pool)
     add = parser.add_argument_group("images").add_argument
     kinds = get_args(Kind)
     about = f"kind of the data: {', '.join(kinds)} (default: what the names in --root suggest)"
     add("--kind", choices=kinds, metavar="KIND", help=about)
     add("--root", required=True, metavar="FOLDER", help="folder of the data")
-    about = "sets: test, valid, train, or any IDX set's name (default: test, or else what was held out for validation)"
+    about = "sets: test, valid, train, or any IDX set's name (default: test, or valid if there is no test set)"
     add("--splits", nargs="+", metavar="NAME", help=about)
-    about = "resize all images to this before anything else (default: as in the run of the first network)"
+    about = "resize all images to this size before anything else (default: as in the first network's training)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=about)
     add("--classes", type=positive, metavar="N", help="number of classes (default: the data's, or the first network's)")
     add("--table", metavar="CSV", help="CSV file with the labels, if it is not named after the split")
-    run = "(default: that of each network's run, if the network lies next to its recipe.yaml)"
-    add("--seed", type=seed, metavar="N", help=f"seed used in training, if a set is held out of the training set {run}")
-    add("--holdout", type=float, metavar="PART", help=f"part of the training set that was held out {run}")
-    add("--skip-errors", action="store_true", help="leave out files that cannot be read, and count them")
+    run = "(default: each network's own, if recipe.yaml is next to it"
+    add("--seed", type=seed, metavar="N", help=f"seed used in training, which says what was held out {run})")
+    add("--holdout", type=float, metavar="PART", help=f"share of the training set that was held out {run}; else 0.1)")
+    add("--skip-errors", action="store_true", help="skip files that cannot be read, and count them")
     add("--limit", type=positive, metavar="N", help="measure only N images of each set, evenly spread over it")
     add = parser.add_argument_group("scales").add_argument
     add(
@@ -57,20 +57,21 @@ def add_arguments(parser: Parser) -> None:
         nargs="+",
         default=[1.0],
         metavar="SCALE",
-        help="resize images by each of these (default: 1)",
+        help="factors by which images are resized (default: 1)",
     )
-    add("--tta", type=float, nargs="+", metavar="SCALE", help="test-time augmentation: mean over these scales")
-    add("--select", type=float, nargs="+", metavar="SCALE", help="take the most certain answer at these scales")
-    about = "which networks to run with --tta and --select, too"
+    add("--tta", type=float, nargs="+", metavar="SCALE", help="also use test-time augmentation: mean over these scales")
+    add("--select", type=float, nargs="+", metavar="SCALE", help="also use the most confident answer at these scales")
+    about = "networks that --tta and --select are for: those with one level, or all"
     add("--baselines", choices=get_args(Baselines), default="one-level", help=about)
     add = parser.add_argument_group("computation and output").add_argument
     add("--batch", type=positive, default=64, metavar="N", help="images per batch")
-    add("--tile", type=positive, metavar="N", help="side of the windows in which large images are segmented")
+    tile = "side in pixels of the windows in which large images are segmented (default: as in scalespaces predict)"
+    add("--tile", type=positive, metavar="N", help=tile)
     add("--workers", type=natural, default=0, metavar="N", help="processes that read images")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps")
-    add("--metric", metavar="NAME", help="the only metric to show (default: all; the plot shows the first)")
-    add("--json", metavar="FILE", help="write all results there, classes and settings included")
-    add("--plot", metavar="FILE", help="draw the metric against scale there: .png, .pdf, .svg ...")
+    add("--metric", metavar="NAME", help="show only this metric (default: all; the plot shows the first)")
+    add("--json", metavar="FILE", help="write all results to this file, including each class and the settings")
+    add("--plot", metavar="FILE", help="draw the metric against scale into this file: .png, .pdf, .svg ...")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
     files, names = _names(paths, args.names, recipes)
     check_classes("--classes", args.classes)
     original = source(args)
-    networks = {run: _load(file, original) for run, file in files.items()}
+    networks = {run: _load(file, original, args.num_levels) for run, file in files.items()}
     own = len(describe_answers(next(iter(networks.values())))[0])
     args.kind = args.kind or kind_of(args.root)
     before = recipes[paths[0]]
@@ -151,7 +152,7 @@ def run(args: argparse.Namespace) -> None:
             print(f"note: {name}: {note}")
     if args.json is not None:
         document = found.to_json()
-        keys = ("kind", "root", "splits", "size", "table", "model")
+        keys = ("kind", "root", "splits", "size", "table", "model", "num_levels")
         document["settings"] |= {"files": files} | {key: getattr(args, key) for key in keys}
         write_json(args.json, document)
         print(f"\nwrote {args.json}")
@@ -160,16 +161,17 @@ def run(args: argparse.Namespace) -> None:
         print(f"wrote {args.plot}")
 
 
-def _load(file: str, source: nn.Module | None) -> nn.Module:
-    """The network in a file, which may be a converted one if there is a source."""
+def _load(file: str, source: nn.Module | None, num_levels: int | None) -> nn.Module:
+    """The network in a file, which may be a converted one if there is a source; one level stays one level."""
     from scalespaces import models
 
     try:
-        return models.load(file)
+        network = models.load(file)
     except ValueError:
         if source is None:
             raise
-        return models.load(file, source)
+        return models.load(file, source, num_levels=num_levels)
+    return models.load(file, num_levels=num_levels) if num_levels and network.lift.num_levels > 1 else network
 
 
 def _names(

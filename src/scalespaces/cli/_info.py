@@ -1,6 +1,6 @@
-"""Print a network's table, layer by layer: the shape of the output as [levels, height, width, channels], parameters,
+"""Print a network, layer by layer: the shape of the output as [levels, height, width, channels], parameters,
 multiply-adds and activations; and the totals compared with the plain baseline's. Nothing is computed, so any size
-works. Settings that are not given come from --preset. A saved network or a recipe has its own settings.
+works. Settings that are not given are the network's own. For a saved network or a recipe, none can be given.
 
 example: scalespaces info s_densenet --levels 3
 """
@@ -21,23 +21,24 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     about = "a name that `scalespaces models` lists, a saved network (.safetensors) or a recipe (.yaml)"
     add("model", metavar="MODEL", help=about)
-    size = "channels, height and width of the image (default: the paper's, 3 96 96 or 3 992 992)"
+    size = "channels, height and width of the image (default: those of the network's dataset, such as 3 96 96)"
     add("--input", type=positive, nargs=3, metavar=("C", "H", "W"), help=size)
-    add("--json", nargs="?", const="-", metavar="FILE", help="write JSON there; without FILE, print JSON, no table")
+    add("--json", nargs="?", const="-", metavar="FILE", help="write JSON to FILE; without FILE, print JSON, no table")
     add = parser.add_argument_group("network").add_argument
-    add("--preset", choices=PRESETS, help="recommended: cascade, pyramid, dilated windows; paper: direct, dense, plain")
+    about = "method, sampling and window; recommended: cascade, pyramid, dilated; paper: direct, dense, plain "
+    add("--preset", choices=PRESETS, help=f"{about}(default: recommended)")
     add("--classes", type=positive, dest="num_classes", metavar="N", help="number of classes")
     add("--levels", type=positive, dest="num_levels", metavar="S", help="number of levels that are combined at the end")
-    deep = "levels of the filters in each place where the paper's have several, or one number for all"
+    deep = "levels that filters span: one number for all, or one for each place where the paper's span several"
     add("--filter-levels", type=positive, nargs="+", metavar="K", help=deep)
     add("--scale-padding", choices=SCALE_PADDINGS, help="padding past the last level")
-    add("--window", choices=WINDOWS, help="windows of the pooling layers")
+    add("--window", choices=WINDOWS, help="windows of the pooling layers: the equivariant ones, or the paper's")
     add = parser.add_argument_group("lift").add_argument
-    add("--base", type=float, metavar="C", help="dilation between levels")
-    add("--zero-scale", type=float, metavar="S0", help="blur that the image already has, a variance")
-    add("--method", choices=METHODS, help="the exact lift, or the paper's")
-    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense, or a number for oversampling")
-    add("--first-level", type=int, metavar="K", help="number of the first level; negative for finer ones")
+    add("--base", type=float, metavar="C", help="scale factor from one level to the next")
+    add("--zero-scale", type=float, metavar="S0", help="blur that the image already has, as a variance")
+    add("--method", choices=METHODS, help="cascade: the exact lift; direct: the paper's")
+    add("--sampling", type=sampling, metavar="MODE", help="pyramid, dense, or a number of at least 1 for oversampling")
+    add("--first-level", type=int, metavar="K", help="number of the first level; negative if finer than the image")
 
 
 def run(args: argparse.Namespace) -> None:

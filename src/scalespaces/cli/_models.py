@@ -7,7 +7,7 @@ from scalespaces.cli import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="names that match, such as 's_*'")
+    parser.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="names to list, such as 's_*'")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,10 +1,10 @@
 """Predict with a saved network. A classifier writes a CSV file with a row for each image: file, predicted class, the
-level that says most for it if the network has several, and the probability of each class. A network for segmentation
-writes a folder with a palette PNG of class numbers for each image, and legend.json: the classes, their colors, and
-their shares of each image. Every file is written completely or not at all. Slides (whole-slide formats, and tiled TIFF
-images too large to be read whole) are read window by window: OUT is then a folder with a tiled pyramidal TIFF for each,
-the heat map of a classifier or the mask, a small PNG to look at, and legend.json. After an interruption, the same
-command resumes. torchrun shares the windows among processes.
+level with the highest score for it if the network has several, and the probability of each class. A network for
+segmentation writes a folder with a palette PNG of class numbers for each image, and legend.json: the classes, their
+colors, and their shares of each image. Every file is written completely or not at all. Slides (whole-slide formats, and
+tiled TIFF images too large to be read whole) are read window by window. OUT is then a folder with legend.json and, for
+each slide, a tiled pyramidal TIFF (the heat map of a classifier, or the mask) and a small PNG to look at. After an
+interruption, the same command resumes. With torchrun, processes share the windows.
 
 example: scalespaces predict out/photos new_photos --out predictions.csv
 """
@@ -38,32 +38,33 @@ Skipped = dict[str, str] | None  # files that cannot be used and the reasons; No
 
 def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
-    add("file", metavar="MODEL", help="the network, .safetensors, or a folder that scalespaces train wrote")
-    add("images", nargs="+", metavar="IMAGE", help="images, or folders whose images are all used, subfolders included")
+    add("file", metavar="FILE", help="the network: a .safetensors file, or a folder that scalespaces train wrote")
+    add("images", nargs="+", metavar="IMAGE", help="images, or folders of images, subfolders included")
     add("--out", required=True, metavar="OUT", help="CSV file (classification) or folder (masks, slides) to write")
     add("--force", action="store_true", help="overwrite existing files")
-    add("--skip-errors", action="store_true", help="leave out images that cannot be used, and list them")
+    add("--skip-errors", action="store_true", help="skip images that cannot be used, and list them")
     group = parser.add_argument_group("network")
     add_source(group)
     add = group.add_argument
-    add("--pool", choices=get_args(LevelPool), default="model", help="pooling over levels (default: the network's own)")
+    pool = "how levels are combined, see levels.pool in scalespaces train --help; model: as the network itself does it"
+    add("--pool", choices=get_args(LevelPool), default="model", help=pool)
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (default: auto, the best available)")
     add("--batch", type=positive, default=32, metavar="N", help="images or windows per batch")
     add = parser.add_argument_group("classification").add_argument
-    size = "resize all images to this (default: as in training, if the network lies next to its recipe.yaml)"
+    size = "resize all images to this (default: as in training, if recipe.yaml is next to the network; else not at all)"
     add("--size", type=positive, nargs=2, metavar=("H", "W"), help=size)
     add = parser.add_argument_group("segmentation and slides").add_argument
     tile = "side in pixels of the windows for large images (default: images of up to 4 million pixels as a whole, "
     tile += f"others in windows of {TILE}; {WINDOW} for a classifier on slides)"
     add("--tile", type=positive, metavar="N", help=tile)
     add("--overlap", type=natural, metavar="N", help="pixels that windows share (default: a quarter of --tile)")
-    add("--overlay", action="store_true", help="also write NAME.overlay.png: the classes' colors on the image")
+    add("--overlay", action="store_true", help="also write NAME.overlay.png: the classes' colors over the image")
     add = parser.add_argument_group("slides").add_argument
-    add("--stream", action="store_true", help="read every image, a tiled TIFF, as a slide, whatever its size")
+    add("--stream", action="store_true", help="read every image as a slide, whatever its size; all must be tiled TIFF")
     skip = (
-        "leave out windows of plain background: those whose standard deviation, of values from 0 to 1, is at most T in "
+        "skip windows of plain background: those whose values, from 0 to 1, have a standard deviation of at most T in "
     )
-    skip += f"every channel ({BACKGROUND} if T is not given), or whose tiles the file leaves out"
+    skip += f"every channel ({BACKGROUND} if T is not given), and those for which the file has no tiles"
     add("--skip-background", type=_deviation, nargs="?", const=BACKGROUND, metavar="T", help=skip)
 
 
@@ -87,7 +88,8 @@ def run(args: argparse.Namespace) -> None:
     stream = _streams(args, files)
     if not stream and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         refuse_existing([out], args.force)
-    model = models.load(args.file, source(args), device=predict.device_called(args.device))
+    device = predict.device_called(args.device)
+    model = models.load(args.file, source(args), num_levels=args.num_levels, device=device)
     classes, pixels = predict.describe_answers(model)
     notes = [says_image_only(model)] if args.pool == "model" else []
     if not models.Card.of(model).mean:

@@ -19,15 +19,15 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         usage="scalespaces train [RECIPE] [--data.root FOLDER] [--KEY VALUE ...] [--out FOLDER] [--resume] [--force]",
         description="Train a network. RECIPE is a YAML file with the keys below; options replace its values. "
         "Without a recipe only --data.root is needed, a folder of images: settings that are not given are "
-        "then chosen to suit them, and printed. A saved network, .safetensors, in the place of RECIPE is trained "
-        "further. To use several devices or machines, start it with torchrun or SLURM: torchrun --nproc-per-node 4 -m "
-        "scalespaces train ... . --resume continues an interrupted run exactly. --allow-source PACKAGE lets "
-        "model.source name a function of a package of your own.",
+        "then chosen to suit the images, and may differ from the defaults below. A saved network (.safetensors) in "
+        "place of RECIPE is trained further. To use several devices or machines, start it with torchrun or SLURM, as "
+        "in torchrun --nproc-per-node 4 -m scalespaces train RECIPE. --resume continues an interrupted run exactly. "
+        "--allow-source PACKAGE lets model.source name a function of your own package.",
         epilog="examples: scalespaces train --data.root photos; "
         "scalespaces train recipes/mnist_scale_s_cnn.yaml --data.root data/mnist-scale/seed_0 --seed 1",
     )
     add = parser.add_argument
-    add("--out", help="folder for the results (default: out/NAME, after the recipe, or after the folder of images)")
+    add("--out", help="folder for the results; if not given, out/NAME, named after the recipe or the folder of images")
     add("--resume", action="store_true", help="continue from the last checkpoint in --out, if there is one")
     add("--force", action="store_true", help="start over if --out already contains a run")
     own = Parser(prog="scalespaces train", add_help=False)

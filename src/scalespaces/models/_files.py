@@ -21,6 +21,7 @@ from scalespaces.models._network import Card, ScaleNetwork
 from scalespaces.models._registry import create_model
 from scalespaces.nn import Lift
 from scalespaces.nn._lift import ARGUMENTS
+from scalespaces.theory._arguments import check_integer
 
 FORMAT = 2
 _KEY = "scalespaces"  # the only entry of the metadata: the order of several would differ from file to file
@@ -34,12 +35,13 @@ _OTHERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": tor
 _DTYPES: dict[str, torch.dtype] = _FLOATS | _OTHERS | {"BOOL": torch.bool}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
+_Path = str | os.PathLike[str]
 Device = torch.device | str | int
 Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type, as safetensors calls it, of every tensor in a file."""
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save(model: nn.Module, path: _Path) -> None:
     """Write a network into a safetensors file, from which :func:`load` builds the same network.
 
     The file contains the ``state_dict`` under its own names. The metadata's entry ``scalespaces`` contains, as JSON,
@@ -90,10 +92,12 @@ def _dense(name: str, tensor: object) -> Tensor:
 
 
 @overload
-def load(path: str | os.PathLike[str], model: None = None, *, device: Device = "cpu") -> ScaleNetwork: ...
+def load(path: _Path, model: None = None, *, num_levels: int | None = None, device: Device = "cpu") -> ScaleNetwork: ...
 @overload
-def load(path: str | os.PathLike[str], model: nn.Module, *, device: Device = "cpu") -> Converted: ...
-def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device: Device = "cpu") -> ScaleNetwork:
+def load(path: _Path, model: nn.Module, *, num_levels: int | None = None, device: Device = "cpu") -> Converted: ...
+def load(
+    path: _Path, model: nn.Module | None = None, *, num_levels: int | None = None, device: Device = "cpu"
+) -> ScaleNetwork:
     """Read a network that :func:`save` wrote, in evaluation mode, with its :class:`~scalespaces.models.Card`.
 
     Files are not trusted: no code in them is run, and a file that is damaged, foreign or absurd raises a ``ValueError``
@@ -102,6 +106,8 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
     Args:
         path: of the file.
         model: for a converted network, the model it was made from, with any weights; it is not changed.
+        num_levels: the number of levels, if it is not that of the file: more for objects larger than in training, fewer
+            for less time. The weights are the same, as all levels share them.
         device: where to put the network.
 
     Example:
@@ -122,7 +128,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
             slices = {key: file.get_slice(key) for key in sorted(file.keys())}
             tensors = {key: (tuple(item.get_shape()), item.get_dtype()) for key, item in slices.items()}
             document = _describe(file.metadata() or {})
-            network = _rebuild(document, tensors, model)
+            network = _rebuild(_with_levels(document, num_levels), tensors, model)
             network.card = Card.from_json(document.get("card", {}))
             network.card.check(network.config)
             _set_dtypes(network, tensors)
@@ -132,6 +138,16 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, device
     except (ValueError, OverflowError, RecursionError) as error:  # the last two about absurd numbers and nesting
         raise ValueError(f"cannot load {str(path)!r}: {error}") from error
     return network.to(device).eval()
+
+
+def _with_levels(document: dict[str, Any], num_levels: int | None) -> dict[str, Any]:
+    """The description of the network with another number of levels."""
+    if num_levels is None:
+        return document
+    key = "conversion" if "conversion" in document else "network"
+    lift = _lift_of(document[key])
+    number = check_integer("num_levels", num_levels, 1)
+    return document | {key: document[key] | {"lift": lift | {"num_levels": number}}}
 
 
 def _set_dtypes(network: nn.Module, tensors: Tensors) -> None:

@@ -27,21 +27,21 @@ class DataOptions:
     Args:
         kind: pcam (the official HDF5 files), cityscapes (the official tree), idx (MNIST's format), class_folders (a
             folder for each class), table (images and a CSV file with the columns id and label) or masks (a folder
-            images next to a folder masks). Without a recipe, the names in the folder tell.
-        root: folder of the data. For your own data it has a folder, or CSV file, for each of train, valid and test; or
-            none, and a part is held out for validation.
-        batch_size: samples per step, over all devices and accumulated batches.
-        workers: reading processes per device.
-        size: height and width that images are resized to (class_folders, table); needed if they differ in size. Use the
-            same for evaluate and predict.
+            images next to a folder masks). Without a recipe, it follows from the names in the folder.
+        root: folder of the data. Your own data may have a folder, or CSV file, for each of train, valid and test.
+            Without valid, a part of the training set is held out for validation.
+        batch_size: samples per step, in total over all devices and accumulated parts.
+        workers: processes per device that read images.
+        size: height and width that images are resized to (class_folders, table), such as [128,128]; size or crop is
+            needed if they differ in size. With recipe.yaml next to the network, evaluate and predict resize, too.
         crop: height and width of random crops while training (class_folders, table, segmentation). Unlike size, this
-            keeps the scale of what is in the images. The center is validated, of this size; for segmentation, whole
-            images are, in windows of this size.
+            keeps the scale of what is in the images. Validation uses the center, of this size; for
+            segmentation, whole images in windows of this size.
         flip: mirror half of the images left to right while training (class_folders, table, segmentation).
         color: largest change of brightness, contrast, saturation and hue while training, such as [0.2,0.2,0.2,0.02].
         balanced: draw training samples so that all classes are equally frequent (classification).
         augment: augmentation of training images on the device: none, or the paper's for pcam.
-        jitter: scale jitter: training images are shown larger or smaller by a factor between these two.
+        jitter: scale jitter: training images are shown larger or smaller by a factor in this range, such as [0.5,2].
         jitter_fill: what lies around an image that is shown smaller: its mirror image (reflect), or black (zeros).
         mean: the mean of each channel of images in [0, 1], which is subtracted; saved with the network.
         std: the standard deviation of each channel, by which it is divided; saved with the network.

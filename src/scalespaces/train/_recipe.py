@@ -26,14 +26,15 @@ class ModelOptions:
     """Which network to train: one by name, one from a file, or any other network, converted.
 
     Args:
-        name: a name that "scalespaces models" lists.
+        name: a network that "scalespaces models" lists.
         preset: the settings of that network: recommended, or those of the paper.
-        lift: how images become levels: arguments of scalespaces.nn.Lift, merged over the network's own.
+        lift: how images become levels: arguments of scalespaces.nn.Lift, as in --model.lift.num_levels 3; others are
+            the network's own.
         arguments: arguments of that network, see "scalespaces info NAME"; or of the source. num_classes and in_channels
             follow from the data by default.
         file: a safetensors file to start from, with the network and its weights; a converted network also needs source.
-        source: any network to be converted, as MODULE:FUNCTION, such as timm:create_model. Packages other than timm,
-            torchvision and segmentation_models_pytorch must be allowed with --allow-source PACKAGE.
+        source: any other network, which is converted, as MODULE:FUNCTION, such as timm:create_model. Packages other
+            than timm, torchvision and segmentation_models_pytorch must be allowed with --allow-source PACKAGE.
         convert: arguments of scalespaces.convert for the source, except the lift.
     """
 
@@ -72,19 +73,19 @@ class ModelOptions:
 
 @dataclass
 class OptimizerOptions:
-    """How weights change.
+    """How weights are updated.
 
     Args:
         name: sgd (with momentum), adam or adamw.
         lr: the learning rate.
         momentum: the momentum of sgd.
-        weight_decay: how strongly weights are pulled to zero.
-        schedule: how the learning rate falls: in steps (see lr_milestones), or as a cosine, half a wave from lr to 0
-            over all steps after warmup.
+        weight_decay: how strongly weights are pulled toward zero.
+        schedule: how the learning rate falls: in steps (see lr_milestones), or along half a cosine wave from lr to
+            0, over all steps after warmup.
         lr_milestones: epochs at whose start the learning rate is multiplied by lr_factor.
         lr_factor: the factor of lr_milestones.
         warmup: steps over which the learning rate rises linearly to lr.
-        clip: largest norm of a gradient; larger ones are scaled down.
+        clip: largest norm of the gradient; a larger one is scaled down.
     """
 
     name: Literal["sgd", "adam", "adamw"] = "adam"
@@ -113,12 +114,13 @@ class LevelOptions:
     """How levels are supervised and combined.
 
     Args:
-        supervise: compute the loss from the network's own answer; from the mean of its levels' logits, so that every
-            level learns; or from every level apart.
+        supervise: compute the loss from the network's own answer (answer), from the mean of its levels' logits, so that
+            every level learns (mean), or from every level separately (apart).
         pool: how levels are combined in validation: by the network itself (model), the image's own level (image), the
-            mean, max or logsumexp of their logits, the mean of their probabilities, or by trust, which the network
-            learns and keeps. With supervise answer, trust is trained with the network. Otherwise it is fitted to the
-            best network after training, with up to 500 training images; validation takes probabilities until then.
+            mean, max or logsumexp of their logits, the mean of their probabilities, or by trust, weights that the
+            network learns and keeps. With supervise answer, trust is trained with the network. Otherwise it is fitted
+            to the best network after training, with up to 500 training images; validation uses probabilities until
+            then.
         label_smoothing: share of the target that is spread evenly over all classes.
     """
 
@@ -138,15 +140,16 @@ class LevelOptions:
 
 @dataclass
 class FinetuneOptions:
-    """How a network that was trained before is trained further.
+    """How a pretrained network is fine-tuned.
 
     Args:
-        freeze: patterns of names of parameters that are not trained, such as layer1.*
+        freeze: name patterns of parameters that are not trained, such as layer1.*
         head_first: epochs at the start in which only the head is trained: the last linear layer or convolution with an
-            output for each class. All else stays as it is, running statistics too.
-        layer_decay: the learning rate falls by this factor with each layer below the head. A layer is all parameters
-            whose names agree up to the first number, such as layer1 or blocks.3; a norm belongs to the layer before it.
-        freeze_batchnorm: batch norms normalize by their running statistics and keep them; weights and biases do learn.
+            output for each class. All else stays as it is, including running statistics.
+        layer_decay: the learning rate is multiplied by this factor for each layer below the head. A layer is all
+            parameters whose names agree up to the first number, such as layer1 or blocks.3; a norm belongs to the layer
+            before it.
+        freeze_batchnorm: batch norms use their running statistics and keep them; their weights and biases still learn.
     """
 
     freeze: list[str] = field(default_factory=list)
@@ -168,13 +171,13 @@ class TrainerOptions:
         epochs: how many times the training set is seen.
         max_steps: stop after this many steps, even within an epoch.
         accelerator: auto, cpu, gpu (cuda) or mps.
-        devices: devices per machine; auto for those that torchrun or SLURM started, or else all.
+        devices: devices per machine; auto means those that torchrun or SLURM started, or else all.
         nodes: number of machines; torchrun and SLURM set it themselves.
         strategy: auto (ddp when there are several devices), ddp, or fsdp to shard large networks.
-        precision: 32-true, 16-mixed, bf16-mixed or 64-true.
+        precision: bits of floating-point numbers; mixed ones keep weights in 32 bits.
         accumulate: split each batch into this many parts and average their gradients, to save memory. Each part has its
-            own batch normalization, and its own mean where pixels are ignored.
-        sync_batchnorm: compute batch normalization's statistics over all devices.
+            own batch normalization, and, where pixels are ignored, its own mean loss.
+        sync_batchnorm: compute the statistics of batch normalization over all devices.
         recompute: keep only the inputs of a network's blocks for the backward pass, and recompute the rest: less memory
             for about a third more time. For networks by name, not for converted ones.
         compile: run torch.compile on the network.
@@ -182,11 +185,11 @@ class TrainerOptions:
         deterministic: use only deterministic algorithms.
         monitor: the quantity in metrics.csv that selects the best epoch; by default valid/accuracy or valid/mean_iou.
         patience: stop when the monitored quantity has not improved for this many epochs.
-        checkpoint_every: steps between checkpoints within an epoch; there is always one after an epoch.
+        checkpoint_every: steps between checkpoints within an epoch; there is always one after each epoch.
         log_every: steps between points in TensorBoard.
         valid_batches: validate with only this many batches.
-        norm_batches: before validation, batch norms measure their statistics again, with this many training
-            batches, the last of the epoch, and the current weights; null keeps running averages, which lag behind.
+        norm_batches: before validation, batch norms recompute their statistics with the current weights, on this many
+            training batches, the last of the epoch; null keeps running averages, which lag behind.
     """
 
     epochs: int = 100
@@ -220,7 +223,7 @@ class Recipe:
     """An experiment.
 
     Args:
-        seed: the seed of everything random.
+        seed: random seed.
     """
 
     model: ModelOptions
