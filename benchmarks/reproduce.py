@@ -7,7 +7,7 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from scalespaces.cli import positive
 
 ROOT = Path(__file__).parents[1]
 SCALES = "0.5 0.71 1 1.41 2"
+SIZES = "0.5 0.71 1 1.41 2 2.83 4 5.66 8"
+DIGITS = "data make unseen-scale --source {data} --counts 50000 1000 2000 --seed {seed}"
 PAPER = "--trainer.norm_batches null "  # batch norms with running averages, as in the paper
 
 
@@ -31,6 +33,16 @@ class Study:
     metrics: tuple[str, ...]
     make: dict[str, str] = field(default_factory=dict)  # by folder in {made}: the command that makes these data
     seeds: int = 3
+
+
+def little(plan: Sequence[tuple[int, int]], recipes: dict[str, str], milestones: tuple[float, float]) -> dict[str, str]:
+    """Networks trained with few images. Fewer are shown in more epochs, or their networks would not be trained."""
+    return {
+        f"{name}, {images} images": f"{recipe} --data.limit {images} --trainer.epochs {epochs} "
+        f"--optimizer.lr_milestones [{','.join(str(round(share * epochs)) for share in milestones)}]"
+        for images, epochs in plan
+        for name, recipe in recipes.items()
+    }
 
 
 STUDIES = {
@@ -94,12 +106,11 @@ STUDIES = {
     ),
     "mnist-scale-little": Study(
         data="MNIST's original files",
-        networks={  # fewer digits are shown more often, or their networks would not be trained
-            f"{name}, {digits} digits": f"{recipe} --data.limit {digits} --trainer.epochs {epochs} "
-            f"--optimizer.lr_milestones [{2 * epochs // 5},{7 * epochs // 10}]"
-            for digits, epochs in ((500, 80), (1000, 50), (2000, 30), (5000, 16), (10000, 10))
-            for name, recipe in (("CNN", "mnist_scale_cnn.yaml"), ("S-CNN", "mnist_scale_s_cnn.yaml"))
-        },
+        networks=little(
+            ((500, 80), (1000, 50), (2000, 30), (5000, 16), (10000, 10)),
+            {"CNN": "mnist_scale_cnn.yaml", "S-CNN": "mnist_scale_s_cnn.yaml"},
+            (0.4, 0.7),
+        ),
         make={"seed_{seed}": "data make mnist-scale {made} --source {data} --seeds {seed}"},
         train=dict.fromkeys(("quick", "full"), "--data.root {made}/seed_{seed}"),
         evaluate={
@@ -108,24 +119,38 @@ STUDIES = {
         },
         metrics=("accuracy",),
     ),
+    "pcam-little": Study(
+        data="as for pcam",
+        networks=little(
+            ((250, 40), (500, 30), (1000, 20), (2500, 10), (5000, 6)),
+            {"DenseNet": "pcam_densenet.yaml", "S-DenseNet": "pcam_s_densenet.yaml"},
+            (0.7, 0.9),
+        ),
+        train={
+            "full": f"{PAPER}--data.root {{data}}",
+            "quick": f"{PAPER}--data.kind table --data.num_classes 2 --data.root {{data}} --data.workers 0 "
+            "--data.batch_size 32 --model.preset recommended --optimizer.lr 0.01 --optimizer.warmup 60",
+        },
+        evaluate={"full": "--kind pcam --root {data}", "quick": "--kind table --root {data}"},
+        metrics=("auroc", "accuracy"),
+    ),
     "unseen-scale": Study(
         data="MNIST's original files",
         networks={
             "CNN": "unseen_scale_cnn.yaml --data.root {made}/train_{seed}",
-            "CNN, jitter": "unseen_scale_cnn_jitter.yaml --data.root {made}/test_{seed}",
+            "CNN, jitter": "unseen_scale_cnn_jitter.yaml --data.root {made}/jitter_{seed}",
             "S-CNN": "unseen_scale_s_cnn.yaml --data.root {made}/train_{seed}",
         },
         make={
-            "train_{seed}": "data make unseen-scale {made}/train_{seed} --source {data} --counts 5000 1000 1000 "
-            "--canvas 48 --place random --tests 1 --seed {seed}",
-            "test_{seed}": "data make unseen-scale {made}/test_{seed} --source {data} --counts 5000 1000 1000 "
-            "--canvas 112 --tests 0.5 0.71 1 1.41 2 2.83 4 --seed {seed}",
+            "train_{seed}": f"{DIGITS} {{made}}/train_{{seed}} --canvas 48 --place random --tests 1",
+            "jitter_{seed}": f"{DIGITS} {{made}}/jitter_{{seed}} --canvas 112 --tests 1",
+            "test_{seed}": f"{DIGITS} {{made}}/test_{{seed}} --canvas 256 --tests-only --tests {SIZES}",
         },
-        train=dict.fromkeys(("quick", "full"), ""),
+        train={"quick": "--trainer.epochs 3", "full": ""},
         evaluate={
-            budget: f"--kind idx --root {{made}}/test_{{seed}} {limit} --splits test_0.5 test_0.71 test_1 test_1.41 "
-            "test_2 test_2.83 test_4 --tta 0.25 0.35 0.5 0.71 1 1.41 2 --select 0.25 0.35 0.5 0.71 1 1.41 2"
-            for budget, limit in (("quick", "--limit 400"), ("full", ""))
+            budget: f"--kind idx --root {{made}}/test_{{seed}} {limit}--splits test_{SIZES.replace(' ', ' test_')} "
+            "--num-levels 9 --batch 16 --tta 0.125 0.25 0.5 1 2 --select 0.125 0.25 0.5 1 2"
+            for budget, limit in (("quick", "--limit 500 "), ("full", ""))
         },
         metrics=("accuracy",),
     ),

@@ -60,6 +60,11 @@ def test_make_unseen_scales(tmp_path, capsys):
     assert read_idx_images(tmp_path, "train")[0][0].shape == (1, 24, 24)
     capsys.readouterr()
     assert "exist" in fails(capsys, *make)
+    before = read_idx_images(tmp_path, "test_2.5-3").images
+    make[3] = str(tmp_path / "tests")
+    assert main([*make, "--tests-only", "--tests", "2.5-3", "--canvas", "24"]) == 0
+    assert torch.equal(read_idx_images(tmp_path / "tests", "test_2.5-3").images, before)
+    assert not list((tmp_path / "tests").glob("train*"))
 
 
 def test_repack(tmp_path, capsys):

@@ -44,6 +44,7 @@ def add_arguments(parser: Parser) -> None:
     add("--tests", type=_span, nargs="+", default=[0.5, 1.0, 2.0, 4.0], metavar="SCALE", help="scale of each test set")
     add("--canvas", type=positive, metavar="N", help="side of the images in pixels (default: four times the source's)")
     add("--place", choices=("center", "random"), default="center", help="where the digits are placed")
+    add("--tests-only", action="store_true", help="make no training and validation set; --train has no effect")
     add("--seed", type=seed, default=0, metavar="N", help="random seed")
 
     text = "It knows PCam's HDF5 files, Cityscapes' tree, IDX files, a folder images next to a folder masks, images "
@@ -136,7 +137,8 @@ def _unseen_scale(args: argparse.Namespace) -> None:
     refuse_existing(Path(args.out).glob(f"*{IMAGES}*"), args.force)
     images, labels = _source(args.source)
     options: Any = {"canvas": args.canvas or 4 * images.shape[-1], "place": args.place, "counts": args.counts}
-    sets = unseen_scales(images, labels, args.train, args.tests, seed=args.seed, **options)
+    train = None if args.tests_only else args.train
+    sets = unseen_scales(images, labels, train, args.tests, seed=args.seed, **options)
     _write(args.out, sets, args.force)
 
 

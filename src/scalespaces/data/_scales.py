@@ -50,7 +50,7 @@ def mnist_scale(
 def unseen_scales(
     images: NDArray,
     labels: NDArray,
-    train: float | Span,
+    train: float | Span | None,
     tests: Sequence[float | Span],
     *,
     canvas: int,
@@ -64,14 +64,15 @@ def unseen_scales(
 
     Args:
         images, labels, seed: as in :func:`mnist_scale`.
-        train: scale of the training and validation images relative to ``images``, or its range.
+        train: scale of the training and validation images relative to ``images``, or its range; or None, to make only
+            the test sets.
         tests: scale or range of each test set.
         canvas: side of the results; objects that do not fit are cut off.
         place: in the center, or anywhere the image fits.
         counts: of train, valid and test; 50,000, 10,000 and 10,000, or in these proportions if there are fewer.
 
     Returns:
-        The sets ``train``, ``valid`` and, for each of the scales, ``test_{scale}`` or ``test_{low}-{high}``.
+        The sets ``train`` and ``valid`` and, for each of the scales, ``test_{scale}`` or ``test_{low}-{high}``.
 
     Example:
         >>> sets = unseen_scales(*digits(), train=2.0, tests=[1, 2, 4], canvas=32)
@@ -82,7 +83,7 @@ def unseen_scales(
     if len(set(shown)) < len(shown):
         raise ValueError(f"test scales must differ, got {', '.join(shown)}")
     test_sets = [(f"test_{name}", 2, scale) for name, scale in zip(shown, tests, strict=True)]
-    plan = [("train", 0, train), ("valid", 1, train), *test_sets]
+    plan = [*([] if train is None else [("train", 0, train), ("valid", 1, train)]), *test_sets]
     counts = _shares((50_000, 10_000, 10_000), len(labels)) if counts is None else counts
     return _rescaled_sets((images, labels), plan, counts, seed, canvas, random=place == "random", antialias=True)
 
