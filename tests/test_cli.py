@@ -134,7 +134,7 @@ def test_small_images_name_the_option_and_files_have_info(tmp_path, capsys):
     assert "with 1 image; predicted '" in capsys.readouterr().out
     assert main(["info", file]) == 0
     assert "channels [2, 2, 2]" in capsys.readouterr().out
-    assert "has its own settings; leave out --levels" in fails(capsys, "info", file, "--levels", "2")
+    assert "has its own settings; leave out --num-levels" in fails(capsys, "info", file, "--num-levels", "2")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("model: {name: s_cnn, arguments: {hidden: 3}}\ndata: {kind: idx, root: nowhere}\n")
     assert main(["info", str(recipe)]) == 0

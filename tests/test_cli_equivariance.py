@@ -15,7 +15,7 @@ from scalespaces.testing import equivariance_error, translation_error
 
 image_module = pytest.importorskip("PIL.Image")
 
-SMALL = ("equivariance", "--size", "33", "--levels", "4", "--layers", "1", "--channels", "2")
+SMALL = ("equivariance", "--size", "33", "--num-levels", "4", "--layers", "1", "--channels", "2")
 REFLECT = ("--padding-mode", "reflect")
 
 
@@ -49,7 +49,7 @@ def test_presets_fill_in_what_is_not_said(options, method, sampling, measure):
     assert (document["settings"]["method"], document["settings"]["sampling"]) == (method, sampling)
     assert document["equivariance"][0]["downscaling"] == method
     args = parse(["equivariance"])  # all but the lift is the paper's
-    assert (args.levels, args.zero_scale, args.base) == (8, 0.25, 2.0)
+    assert (args.num_levels, args.zero_scale, args.base) == (8, 0.25, 2.0)
     assert (args.kernel, args.layers) == ("discrete_gaussian", [1, 2, 3])
 
 
@@ -63,8 +63,8 @@ def test_random_networks_follow_from_their_seed():
 
 def test_json_holds_what_the_library_measures(tmp_path, capsys, measure):
     plot = tmp_path / "b" / "errors.png"
-    arguments = ["--size", "49", "--levels", "5", "--layers", "1", "2", "--channels", "3", "--seed", "5", "--double"]
-    arguments += ["--downscaling", "cascade", "direct", "pillow", "--translations", "--zero-scale", "0.5"]
+    arguments = ["--size", "49", "--num-levels", "5", "--layers", "1", "2", "--channels", "3", "--seed", "5"]
+    arguments += ["--double", "--downscaling", "cascade", "direct", "pillow", "--translations", "--zero-scale", "0.5"]
     document = measure("equivariance", *arguments, "--padding-mode", "zeros", "--plot", str(plot))
     out, err = capsys.readouterr()
     assert document["settings"]["downscaling"] == ["cascade", "direct", "pillow"]
@@ -139,15 +139,15 @@ def test_paddings_side_by_side(capsys, measure):
     ("arguments", "message"),
     [
         (["--nonsense"], "unrecognized arguments: --nonsense"),
-        (["--levels", "0"], "expected a whole number of at least 1, got '0'"),
+        (["--num-levels", "0"], "expected a whole number of at least 1, got '0'"),
         (["--seed", "-1"], "expected a whole number from 0 to 2**63 - 1, got '-1'"),
         (["--sampling", "sparse"], "expected dense, pyramid or a number >= 1, got 'sparse'"),
         (["--sampling", "0.5"], "got 0.5"),
         (["--method", "other"], "invalid choice: 'other'"),
-        (["--levels", "4"], "before the truncation boundary of 4 levels; use --levels 5 or more"),
-        (["--levels", "5000"], "use --levels 9 at most, or a larger image"),
+        (["--num-levels", "4"], "before the truncation boundary of 4 levels; use --num-levels 5 or more"),
+        (["--num-levels", "5000"], "use --num-levels 9 at most, or a larger image"),
         (["--size", "100"], "8 levels of base 2 are too many for an image of 100 x 100 pixels"),
-        (["--size", "129", "--translations"], "use --levels 7 at most"),
+        (["--size", "129", "--translations"], "use --num-levels 7 at most"),
         (["--size", "600"], "size must be from 1 to 512"),
         (["--kernel", "gaussian"], "kernel must be a Kernel or one of"),
         (["--base", "1"], "base must be a finite number > 1, got 1.0"),

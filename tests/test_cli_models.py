@@ -32,7 +32,7 @@ def test_info_prints_the_papers_table(capsys):
 
 
 def test_info_as_json(tmp_path, capsys):
-    said = "--input 1 64 48 --sampling 2 --method direct --levels 3 --filter-levels 1 2 1 2 1 --scale-padding valid"
+    said = "--input 1 64 48 --sampling 2 --method direct --num-levels 3 --filter-levels 1 2 1 2 1 --scale-padding valid"
     said += " --base 1.5 --zero-scale 0.5 --first-level -1 --window dilated --classes 7"
     arguments = ["info", "s_densenet", *said.split()]
     assert main([*arguments, "--json"]) == 0

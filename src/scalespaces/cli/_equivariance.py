@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     add("--seed", type=seed, default=0, metavar="N", help="random seed for the weights")
     add("--double", action="store_true", help="compute in float64 instead of float32")
     add = parser.add_argument_group("lift").add_argument
-    add("--levels", type=positive, default=8, metavar="N", help="number of levels")
+    add("--num-levels", type=positive, default=8, metavar="N", help="number of levels")
     add("--base", type=float, default=2.0, metavar="C", help="scale factor from one level to the next")
     add("--zero-scale", type=float, default=0.25, metavar="S0", help="blur that the image already has, as a variance")
     add("--kernel", default="discrete_gaussian", metavar="NAME", help=f"blur kernel, one of {', '.join(KERNELS)}")
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     if args.plot is not None:
         check_writable(args.plot)
     dtype = torch.float64 if args.double else torch.float32
-    settings = {name: getattr(args, name) for name in _NETWORK} | {"num_levels": args.levels}
+    settings = {name: getattr(args, name) for name in _NETWORK} | {"num_levels": args.num_levels}
     networks = {
         (mode, layers): random_network(layers, in_channels=image.shape[1], padding_mode=mode, **settings).to(dtype)
         for mode in args.padding_mode
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     image, note = _fit(args, image.to(dtype))
     print(
         f"{args.image or 'the bundled photograph'}, {image.shape[3]} x {image.shape[2]} pixels, {str(dtype)[6:]}\n"
-        f"{args.method} lift to {args.levels} levels of base {args.base:g}, {args.kernel}, zero-scale "
+        f"{args.method} lift to {args.num_levels} levels of base {args.base:g}, {args.kernel}, zero-scale "
         f"{args.zero_scale:g}, sampling {args.sampling}; layers of {args.channels} channels, filters of "
         f"{args.filter_levels} levels; scale padding {args.scale_padding}, seed {args.seed}"
     )
@@ -146,14 +146,14 @@ def _check_levels(args: argparse.Namespace, image: Tensor) -> None:
     from scalespaces.functional._lift import most_levels
 
     needed = 2 + max(args.layers) * (args.filter_levels - 1)
-    if args.levels < needed:
+    if args.num_levels < needed:
         cause = f"{_plural(max(args.layers))} of filters of {args.filter_levels} levels leave nothing to compare"
-        way = f"before the truncation boundary of {args.levels} levels; use --levels {needed} or more"
+        way = f"before the truncation boundary of {args.num_levels} levels; use --num-levels {needed} or more"
         raise ValueError(f"{cause} {way}")
     most = most_levels(tuple(n - args.translations for n in image.shape[2:]), check_base(args.base))
-    if most < args.levels:
-        size = f"{image.shape[3]} x {image.shape[2]} pixels; use --levels {most} at most, or a larger image"
-        raise ValueError(f"{args.levels} levels of base {args.base:g} are too many for an image of {size}")
+    if most < args.num_levels:
+        size = f"{image.shape[3]} x {image.shape[2]} pixels; use --num-levels {most} at most, or a larger image"
+        raise ValueError(f"{args.num_levels} levels of base {args.base:g} are too many for an image of {size}")
 
 
 def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
@@ -163,7 +163,7 @@ def _fit(args: argparse.Namespace, image: Tensor) -> tuple[Tensor, str]:
     rests = {int(mode != "circular") for mode in args.padding_mode if mode != "zeros"}
     if not rests or (args.method, args.sampling) == ("cascade", "pyramid") or not args.base.is_integer():
         return image, ""
-    rest, period = max(rests), int(args.base) ** (args.levels - 1)
+    rest, period = max(rests), int(args.base) ** (args.num_levels - 1)
     larger, side = extended(image, period, rest), min(image.shape[2:])
     if len(rests) == 1 and larger.shape == image.shape:
         return image, ""

@@ -2,7 +2,7 @@
 multiply-adds and activations; and the totals compared with the plain baseline's. Nothing is computed, so any size
 works. Settings that are not given are the network's own. For a saved network or a recipe, none can be given.
 
-example: scalespaces info s_densenet --levels 3
+example: scalespaces info s_densenet --num-levels 3
 """
 
 import argparse
@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
     about = "method, sampling and window; recommended: cascade, pyramid, dilated; paper: direct, dense, plain "
     add("--preset", choices=PRESETS, help=f"{about}(default: recommended)")
     add("--classes", type=positive, dest="num_classes", metavar="N", help="number of classes")
-    add("--levels", type=positive, dest="num_levels", metavar="S", help="number of levels that are combined at the end")
+    add("--num-levels", type=positive, metavar="S", help="number of levels that are combined at the end")
     deep = "levels that filters span: one number for all, or one for each place where the paper's span several"
     add("--filter-levels", type=positive, nargs="+", metavar="K", help=deep)
     add("--scale-padding", choices=SCALE_PADDINGS, help="padding past the last level")
@@ -90,7 +90,7 @@ def _settings(model: str, said: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             said["filter_levels"] = said["filter_levels"][0]
         return model, said
     if said:
-        got = ", ".join(f"--{name.removeprefix('num_').replace('_', '-')}" for name in said)
+        got = ", ".join(f"--{name.replace('_', '-')}" for name in said)
         raise ValueError(f"{model!r} has its own settings; leave out {got}, or give the name of a network")
     if file.suffix == ".safetensors":
         from scalespaces import models
