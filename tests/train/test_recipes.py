@@ -108,7 +108,7 @@ def test_networks_and_schedules_are_those_of_the_paper(name):
     else:
         assert (network.lift.sampling, network.lift.method) == ("pyramid", "cascade")
     if name.startswith("unseen"):
-        levels = Lift(7, 2**0.5, first_level=-2) if "_s_" in name else Lift(1)
+        levels = Lift(6, 2**0.5, first_level=-1) if "_s_" in name else Lift(1)
         assert network.lift.config == levels.config
 
 
@@ -118,7 +118,7 @@ def test_the_lift_is_overridden_key_by_key():
         return network.lift
 
     five = lift_of("unseen_scale_s_cnn", "--model.lift.num_levels", "5")
-    assert five.config == Lift(5, 2**0.5, first_level=-2).config
+    assert five.config == Lift(5, 2**0.5, first_level=-1).config
     assert lift_of("pcam_s_densenet", "--model.lift.num_levels=5").config == Lift.paper(5).config
     assert lift_of("pcam_s_densenet", "--model.preset", "recommended").config == Lift(4).config
     said = ["--model.lift.base", "1.5", "--model.lift.sampling", "2", "--model.lift.zero_scale=0.5"]
