@@ -65,8 +65,10 @@ def test_pixels_are_averaged(saved):
     found = predict(network, IMAGE, 1, 64)
     assert (sum(p for _, p in found.top), len(found.levels)) == (pytest.approx(1, abs=1e-5), 2)
     assert found.answering.weight is None
+    assert f"Level {found.answering.number} answers at the most pixels." in prediction(found)
     with torch.no_grad():
         assert found.chosen is not None
+        assert (found.chosen == found.answering.number).double().mean() >= 0.5
         assert torch.equal(found.chosen, network.model.scale_map(found.seen[None])[0])
     trusting = load_network(saved("s_resnet", num_classes=4, lift={"num_levels": 2}, scale_pool="trust"))
     found = predict(trusting, IMAGE, 1, 64)

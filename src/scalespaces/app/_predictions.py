@@ -87,7 +87,9 @@ class Prediction:
 
     @property
     def answering(self) -> LevelAnswer:
-        """The level that is trusted most, or else the one with the highest score for the predicted class."""
+        """The level of most pixels; of a whole image, the most trusted, or that with the predicted class's highest score."""
+        if self.chosen is not None:
+            return self.levels[int(self.chosen.flatten().mode().values) - self.levels[0].number]
         return max(self.levels, key=lambda level: level.score if level.weight is None else level.weight)
 
 

@@ -136,15 +136,17 @@ def prediction(found: Prediction, pixels: bool = False) -> str:
     classes = [_bar(name, probability) for name, probability in found.top]
     levels = []
     for level in found.levels:
-        trusted = "" if level.weight is None else f"; trusted {100 * level.weight:.1f} %"
-        about = f"downscaled by {level.dilation:.3g}; its own answer is {level.own}{trusted}"
+        weight = "" if level.weight is None else f"; trusted {100 * level.weight:.1f} %"
+        about = f"downscaled by {level.dilation:.3g}; its own answer is {level.own}{weight}"
         kind = "ss-bar ss-chosen" if level is answering else "ss-bar"
         levels.append(_bar(f"level {level.number}", level.probability, kind, about))
-    reason = "it is trusted most" if answering.weight is not None else f"its score for {best} is the highest"
+    trusted = answering.weight is not None
+    reason = "answers: it is trusted most" if trusted else f"answers: its score for {best} is the highest"
+    reason = reason if found.chosen is None else "answers at the most pixels"
     return (
         f"<h4>Classes{' (mean over pixels)' if pixels else ''}</h4>{element('div', *classes, class_='ss-bars')}"
         f"<h4>Each level's probability of {best}</h4>{element('div', *levels, class_='ss-bars')}"
-        + note(f"Level {answering.number} answers: {reason}.")
+        + note(f"Level {answering.number} {reason}.")
     )
 
 
