@@ -87,7 +87,7 @@ class Prediction:
 
     @property
     def answering(self) -> LevelAnswer:
-        """The level of most pixels; of a whole image, the most trusted, or that with the predicted class's highest score."""
+        """The level of most pixels; of a whole image, the one trusted most, or with the highest score for its class."""
         if self.chosen is not None:
             return self.levels[int(self.chosen.flatten().mode().values) - self.levels[0].number]
         return max(self.levels, key=lambda level: level.score if level.weight is None else level.weight)
