@@ -1,5 +1,9 @@
 """Batches are a function of (seed, epoch, batch): processes and accumulated batches split them. And their loaders."""
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from itertools import chain, islice
 
@@ -145,3 +149,37 @@ def test_workers_change_nothing(streets, workers):
     """Persistent ones, too, learn the epoch."""
     for one, other in zip(epochs(streets, 0, 4), epochs(streets, workers, 4), strict=True):
         assert all(map(torch.equal, one, other))
+
+
+READING = """
+import time, torch
+from scalespaces.data import ArrayImages
+from scalespaces.train._batches import evaluation_loader
+
+images = ArrayImages(torch.zeros(8, 4, 4, dtype=torch.uint8), torch.zeros(8, dtype=torch.long))
+batches = iter(evaluation_loader(images, 1, workers=2))
+next(batches)
+print(*(worker.pid for worker in batches._workers), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals and ps")
+def test_reading_processes_end_when_their_run_is_killed():
+    run = subprocess.Popen([sys.executable, "-c", READING], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    with run.stdout as said:
+        readers = said.readline().split()
+        assert len(living(readers)) == 2
+        run.kill()
+    run.wait()
+    until = time.monotonic() + 60
+    while (left := living(readers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert left == []
+
+
+def living(processes: list[str]) -> list[str]:
+    """Those that still run."""
+    listed = subprocess.run(["ps", "-o", "pid=,stat=", "-p", ",".join(processes)], capture_output=True, text=True)
+    return [line.split()[0] for line in listed.stdout.splitlines() if not line.split()[1].startswith("Z")]

@@ -1,7 +1,9 @@
 """The batches of a recipe. A training batch depends on (seed, epoch, batch) alone, not on the number of processes."""
 
 import multiprocessing
+import os
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -148,6 +150,25 @@ def plain_errors() -> Iterator[None]:
 
 def worker_options(workers: int) -> dict[str, Any]:
     """Arguments of a loader with this many reading processes."""
+    if not workers:
+        return {"num_workers": 0}
     # Forked workers hang if a thread of the parent holds a lock; Windows has no forkserver.
     way = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    return {"num_workers": workers, "persistent_workers": True, "multiprocessing_context": way} if workers else {}
+    options = {"num_workers": workers, "persistent_workers": True, "multiprocessing_context": way}
+    return options | {"worker_init_fn": end_with_parent}
+
+
+def end_with_parent(worker: int) -> None:
+    """End this reading process as soon as the one that it reads for has ended, even if that was killed.
+
+    PyTorch's own watchdog watches the parent in the process tree. That is the fork server, which lives as long as any
+    reading process, so these and their memory would stay for good.
+    """
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
