@@ -131,7 +131,8 @@ def test_parts_of_a_file_are_normalized_when_they_are_seen(kind, tile, tmp_path)
     """The bits are those of the image that is normalized as a whole, which takes four times the memory."""
     pixels = noise(40, 56) if kind == "color" else noise(40, 56)[..., 0]
     pixels = pixels.astype(np.uint16) * 257 if kind == "deep" else pixels
-    model, file = Coarse().eval(), save_picture(tmp_path / "picture.png", pixels)
+    model: Any = Coarse().eval()
+    file = save_picture(tmp_path / "picture.png", pixels)
     model.card = Card(mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.4])
     raw, whole = read_channels(file, 3, raw=True), read_channels(file, 3)
     assert raw.dtype == (torch.float32 if kind == "deep" else torch.uint8)
