@@ -237,6 +237,17 @@ def test_a_tiff_that_does_not_say_its_bits_is_refused(compression, tmp_path):
             read(file)
 
 
+def test_a_tiff_that_holds_more_than_its_bits_is_refused(tmp_path):
+    """Damaged so that it declares one bit per pixel, it would be read as classes 0 and 1."""
+    file = save_picture(tmp_path / "a.tif", np.full((12, 16), 2, np.uint8))
+    data, said = file.read_bytes(), struct.pack("<HHIH", 258, 3, 1, 8)
+    assert data.count(said) == 1
+    file.write_bytes(data.replace(said, struct.pack("<HHIH", 258, 3, 1, 1)))
+    for read in READERS:
+        with pytest.raises(ValueError, match=r"how many bits its pixels have \(tag 258\), or too few"):
+            read(file)
+
+
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "group3", "group4"])
 def test_images_of_one_bit_are_read(compression, tmp_path):
     bits = np.arange(320).reshape(16, 20) % 3 == 0

@@ -53,7 +53,7 @@ def decode_file(
             if formats and (reason := _wrong_size(picture, os.fstat(stream.fileno()).st_size)):
                 raise Refused(reason)
             if picture.format == "TIFF" and _hides_bits(picture):
-                raise Refused("does not say how many bits its pixels have (tag 258); write it again")
+                raise Refused("does not say how many bits its pixels have (tag 258), or too few; write it again")
             decoded = decode(picture)
             if lacks_rows(picture, stream):
                 rows = f"it does not hold the {picture.size[1]} rows it declares"
@@ -93,13 +93,13 @@ def _wrong_size(picture: Any, file_size: int) -> str:
 
 
 def _hides_bits(picture: Any) -> bool:
-    """Whether a TIFF has no number of bits, which stands for one bit per pixel, but may hold more than that."""
+    """Whether a TIFF has no number of bits, which stands for one bit per pixel, or a wrong one, and may hold more."""
     tags = picture.tag_v2
     if (packed := tags.get(259, 1)) != 1:  # its size says nothing
         return 258 not in tags and packed not in _FAX
     across, down = (tags.get(322, 1), tags.get(323, 1)) if 324 in tags else picture.size
-    most_bytes = -(-across // 8) * down * len(tags.get(324, (1,)))
-    return 258 not in tags and sum(tags.get(325 if 324 in tags else 279, ())) > 2 * most_bytes
+    most_bytes = -(-across * sum(tags.get(258, (1,))) // 8) * down * len(tags.get(324, (1,)))
+    return sum(tags.get(325 if 324 in tags else 279, ())) > 2 * most_bytes
 
 
 def _is_deep(picture: Any) -> bool:
