@@ -151,7 +151,7 @@ def test_sizes_that_files_declare_are_not_believed(read, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=rf"{name}' .*SCALESPACES_MAX_PIXELS"):
             read(tmp_path / name)
     (tmp_path / "e.tif").write_bytes(tiff(9_000, 9_000, b"0"))
-    with pytest.raises(ValueError, match=r"e.tif' is cut off: its pixels need 1 .* and 81,000,000 bytes, it has 1 and"):
+    with pytest.raises(ValueError, match=r"e.tif' is cut off or damaged: its pixels need 1 .* and 81,000,000 bytes, it has 1 and"):
         read(tmp_path / "e.tif")
 
 
@@ -173,7 +173,7 @@ def test_limits_come_from_the_environment(tmp_path, monkeypatch):
 @pytest.mark.parametrize("read", READERS)
 def test_rows_that_are_missing_are_not_black(read, tmp_path):
     (tmp_path / "whole.tif").write_bytes(tiff(4, 6, bytes(24), t278=3))
-    with pytest.raises(ValueError, match=r"whole.tif' is cut off: its pixels need 2 strips or tiles .* it has 1 and"):
+    with pytest.raises(ValueError, match=r"whole.tif' is cut off or damaged: its pixels need 2 strips or tiles .* it has 1 and"):
         read(tmp_path / "whole.tif")
     (tmp_path / "whole.tif").write_bytes(tiff(4, 6, bytes(24), t278=6))
     assert read(tmp_path / "whole.tif").shape[-2:] == (6, 4)
@@ -246,6 +246,27 @@ def test_a_tiff_that_holds_more_than_its_bits_is_refused(tmp_path):
     for read in READERS:
         with pytest.raises(ValueError, match=r"how many bits its pixels have \(tag 258\), or too few"):
             read(file)
+
+
+@pytest.mark.parametrize("lost", [[258, 279], [279]])
+def test_a_tiff_that_does_not_say_how_many_bytes_it_holds_is_refused(lost, tmp_path):
+    """Nothing is left to compare its bits with, and bytes that are no pixels would be read as classes."""
+    data = tiff(12, 16, np.full((12, 16), 2, np.uint8).tobytes())
+    for tag in lost:
+        assert data.count(struct.pack("<HHI", tag, 4, 1)) == 1
+        data = data.replace(struct.pack("<HHI", tag, 4, 1), struct.pack("<HHI", 65000, 4, 1))
+    (tmp_path / "a.tif").write_bytes(data)
+    for read in READERS:
+        with pytest.raises(ValueError, match=r"a\.tif' is cut off or damaged: its pixels need 1 strips"):
+            read(tmp_path / "a.tif")
+
+
+def test_a_tiff_that_holds_less_than_its_bits_is_refused(tmp_path):
+    """Damaged so that it declares 16 bits per pixel, it would be read on into bytes that are no pixels."""
+    (tmp_path / "a.tif").write_bytes(tiff(12, 16, bytes(192), t258=16) + bytes(400))
+    for read in READERS:
+        with pytest.raises(ValueError, match="1 strips or tiles and 384 bytes, it has 1 and 192"):
+            read(tmp_path / "a.tif")
 
 
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "group3", "group4"])

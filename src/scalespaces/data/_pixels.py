@@ -86,9 +86,10 @@ def _wrong_size(picture: Any, file_size: int) -> str:
         across, down = (width, min(tags.get(278, height), height)) if 273 in tags else (tags[322], tags[323])
         needed, there = -(-width // across) * -(-height // down) * planes, len(tags[273 if 273 in tags else 324])
         least = width * height * sum(tags.get(258, (1,))) // 8
-        if there < needed or file_size < least:
+        held = min(file_size, sum(tags.get(279 if 273 in tags else 325, ())))
+        if there < needed or held < least:
             need = f"its pixels need {needed} strips or tiles and {least:,} bytes"
-            return f"is cut off: {need}, it has {there} and {file_size:,}; write it again"
+            return f"is cut off or damaged: {need}, it has {there} and {held:,}; write it again"
     return excess(tags.get(322, 1) * tags.get(323, 1), "pixels")  # tiles, which may be larger than the image
 
 
