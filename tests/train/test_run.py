@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from training import metrics_of, small_run
 
 from scalespaces import data, models
+from scalespaces._torch import is_channels_last
 from scalespaces.data._idx import write_sets
 from scalespaces.nn import ScaleBatchNorm
 from scalespaces.train._batches import KeyedBatches
@@ -147,6 +148,19 @@ def test_class_255_counts(root):
     assert task.ignored not in range(256)
     images, target = torch.rand(4, 1, 20, 20), torch.tensor([255, 255, 255, 255])
     assert supervise(task.network, images, target, "answer", task.ignored) > 0
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("last", [True, False])
+def test_channels_last_reaches_every_layer(root, channels, last):
+    """One channel is contiguous and channels last at once: the filters must tell which is meant."""
+    recipe = load_recipe(None, options(root, f"--trainer.channels_last={str(last).lower()}"))
+    task, found = Task(make_network(recipe, channels, 10), recipe, 10), []
+    task.configure_model()
+    for block in task.network.blocks:
+        block.register_forward_hook(lambda module, given, out: found.extend(map(is_channels_last, out.levels)))
+    task.network(task._normalize(torch.rand(2, channels, 40, 40)))
+    assert found and set(found) == {last}
 
 
 @pytest.mark.parametrize("fill", ["zeros", "reflect"])

@@ -181,7 +181,7 @@ class TrainerOptions:
         recompute: keep only the inputs of a network's blocks for the backward pass, and recompute the rest: less memory
             for about a third more time. For networks by name, not for converted ones.
         compile: run torch.compile on the network.
-        channels_last: store images with channels last, which is faster for most networks.
+        channels_last: store images and filters with channels last, which is faster for most networks.
         deterministic: use only deterministic algorithms.
         monitor: the quantity in metrics.csv that selects the best epoch; by default valid/accuracy or valid/mean_iou.
         patience: stop when the monitored quantity has not improved for this many epochs.

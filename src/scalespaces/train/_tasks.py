@@ -65,8 +65,10 @@ class Task(pl.LightningModule):
         self._head_only = False
 
     def configure_model(self) -> None:
-        """Shard the network's larger parts if the strategy is FSDP."""
+        """Lay filters out with channels last, or shard the network's larger parts if the strategy is FSDP."""
         mesh = self.device_mesh
+        if mesh is None and self.recipe.trainer.channels_last:  # images of one channel do not say it; FSDP refuses it
+            self.network.to(memory_format=torch.channels_last)
         if mesh is None or self._sharded:
             return
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
