@@ -151,7 +151,7 @@ def test_sizes_that_files_declare_are_not_believed(read, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=rf"{name}' .*SCALESPACES_MAX_PIXELS"):
             read(tmp_path / name)
     (tmp_path / "e.tif").write_bytes(tiff(9_000, 9_000, b"0"))
-    with pytest.raises(ValueError, match=r"e.tif' is cut off or damaged: its pixels need 1 .* and 81,000,000 bytes, it has 1 and"):
+    with pytest.raises(ValueError, match=r"e.tif' is cut off .* need 1 .* and 81,000,000 bytes, it has 1 and"):
         read(tmp_path / "e.tif")
 
 
@@ -173,7 +173,7 @@ def test_limits_come_from_the_environment(tmp_path, monkeypatch):
 @pytest.mark.parametrize("read", READERS)
 def test_rows_that_are_missing_are_not_black(read, tmp_path):
     (tmp_path / "whole.tif").write_bytes(tiff(4, 6, bytes(24), t278=3))
-    with pytest.raises(ValueError, match=r"whole.tif' is cut off or damaged: its pixels need 2 strips or tiles .* it has 1 and"):
+    with pytest.raises(ValueError, match=r"whole.tif' is cut off .* need 2 strips or tiles .* it has 1 and"):
         read(tmp_path / "whole.tif")
     (tmp_path / "whole.tif").write_bytes(tiff(4, 6, bytes(24), t278=6))
     assert read(tmp_path / "whole.tif").shape[-2:] == (6, 4)
