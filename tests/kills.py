@@ -97,8 +97,8 @@ def newest(folder: Path) -> int:
     return last.stat().st_mtime_ns if last.exists() else 0
 
 
-def kill_runs(number: int, seed: int, folder: Path, workers: tuple[int, ...] = (0, 2), start: Any = Started) -> int:
-    """Kill so many runs, with reading processes or without, and resume them; return the number of runs."""
+def kill_runs(number: int, seed: int, folder: Path, workers: tuple[int, ...] = (0, 2), start: Any = Started) -> None:
+    """Kill so many runs, with reading processes or without, resume them, and compare them with whole ones."""
     root, chance, kills, runs = write_noise(folder / "data", train=47, valid=12), random.Random(seed), 0, 0
     wholes = {}
     while kills < number:
@@ -117,7 +117,6 @@ def kill_runs(number: int, seed: int, folder: Path, workers: tuple[int, ...] = (
         assert_same(out, wholes[readers])
         runs += 1
         print(f"{kills} kills, {runs} runs: equal (the last with {readers} readers)", flush=True)
-    return runs
 
 
 def kill_workers(number: int, seed: int, folder: Path) -> None:
