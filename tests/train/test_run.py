@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -157,7 +157,7 @@ def test_channels_last_reaches_every_layer(root, channels, last):
     recipe = load_recipe(None, options(root, f"--trainer.channels_last={str(last).lower()}"))
     task, found = Task(make_network(recipe, channels, 10), recipe, 10), []
     task.configure_model()
-    for block in task.network.blocks:
+    for block in cast(models.ConvNet, task.network).blocks:
         block.register_forward_hook(lambda module, given, out: found.extend(map(is_channels_last, out.levels)))
     task.network(task._normalize(torch.rand(2, channels, 40, 40)))
     assert set(found) == {last}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import numpy as np
@@ -66,9 +66,9 @@ class Task(pl.LightningModule):
 
     def configure_model(self) -> None:
         """Lay filters out with channels last, or shard the network's larger parts if the strategy is FSDP."""
-        mesh = self.device_mesh
+        mesh, network = self.device_mesh, cast(Any, self.network)
         if mesh is None and self.recipe.trainer.channels_last:  # images of one channel do not say it; FSDP refuses it
-            self.network.to(memory_format=torch.channels_last)
+            network.to(memory_format=torch.channels_last)
         if mesh is None or self._sharded:
             return
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
