@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import results
@@ -44,6 +44,22 @@ def little(plan: Sequence[tuple[int, int]], recipes: dict[str, str], milestones:
         for name, recipe in recipes.items()
     }
 
+
+MNIST_SCALE = Study(
+    data="MNIST's original files",
+    networks={"CNN": "mnist_scale_cnn.yaml", "S-CNN": "mnist_scale_s_cnn.yaml"},
+    make={"seed_{seed}": "data make mnist-scale {made} --source {data} --seeds {seed}"},
+    train={
+        "full": "--data.root {made}/seed_{seed}",
+        "quick": "--data.root {made}/seed_{seed} --data.limit 2000 --trainer.epochs 10 --optimizer.lr_milestones [4,7]",
+    },
+    evaluate={
+        "full": "--kind idx --root {made}/seed_{seed}",
+        "quick": "--kind idx --root {made}/seed_{seed} --limit 10000",
+    },
+    metrics=("accuracy",),
+    seeds=6,
+)
 
 STUDIES = {
     "pcam": Study(
@@ -88,36 +104,21 @@ STUDIES = {
         },
         metrics=("average_precision", "mean_iou"),
     ),
-    "mnist-scale": Study(
-        data="MNIST's original files",
-        networks={"CNN": "mnist_scale_cnn.yaml", "S-CNN": "mnist_scale_s_cnn.yaml"},
-        make={"seed_{seed}": "data make mnist-scale {made} --source {data} --seeds {seed}"},
-        train={
-            "full": "--data.root {made}/seed_{seed}",
-            "quick": "--data.root {made}/seed_{seed} --data.limit 2000 --trainer.epochs 10 "
-            "--optimizer.lr_milestones [4,7]",
-        },
-        evaluate={
-            "full": "--kind idx --root {made}/seed_{seed}",
-            "quick": "--kind idx --root {made}/seed_{seed} --limit 10000",
-        },
-        metrics=("accuracy",),
-        seeds=6,
+    "mnist-scale": MNIST_SCALE,
+    "mnist-scale-56": replace(
+        MNIST_SCALE,
+        networks={"CNN, images of 56 x 56": "mnist_scale_cnn.yaml --model.arguments.channels [16,32,63,89]"},
+        make={folder: f"{command} --size 56" for folder, command in MNIST_SCALE.make.items()},
     ),
-    "mnist-scale-little": Study(
-        data="MNIST's original files",
+    "mnist-scale-little": replace(
+        MNIST_SCALE,
         networks=little(
             ((500, 80), (1000, 50), (2000, 30), (5000, 16), (10000, 10)),
             {"CNN": "mnist_scale_cnn.yaml", "S-CNN": "mnist_scale_s_cnn.yaml"},
             (0.4, 0.7),
         ),
-        make={"seed_{seed}": "data make mnist-scale {made} --source {data} --seeds {seed}"},
         train=dict.fromkeys(("quick", "full"), "--data.root {made}/seed_{seed}"),
-        evaluate={
-            "full": "--kind idx --root {made}/seed_{seed}",
-            "quick": "--kind idx --root {made}/seed_{seed} --limit 10000",
-        },
-        metrics=("accuracy",),
+        seeds=3,
     ),
     "pcam-little": Study(
         data="as for pcam",

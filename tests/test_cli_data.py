@@ -47,6 +47,8 @@ def test_make_mnist_scale_of_a_folder(tmp_path, capsys):
         assert torch.equal(got.images, made.images)
         assert torch.equal(got.labels, made.labels)
     assert main(["data", "check", str(tmp_path / "out/seed_0")]) == 0
+    assert main([*make, "--seeds", "0", "--counts", "5", "5", "5", "--size", "12", "--force"]) == 0
+    assert read_idx_images(tmp_path / "out/seed_0", "test").images.shape == (5, 1, 12, 12)
     capsys.readouterr()
     assert "exist" in fails(capsys, *make)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from scalespaces.data import ArrayImages, digits, mnist_scale, unseen_scales
 from scalespaces.data._idx import read_idx, read_idx_images, write_idx, write_sets
@@ -193,6 +194,21 @@ def test_mnist_scale():
     assert len({float(scales_of(dataset)[0]) for dataset in sets.values()}) == 3
     other = mnist_scale(images, labels, seed=2)
     assert not torch.equal(other["train"].labels, sets["train"].labels)
+
+
+def test_mnist_scale_resized():
+    """Finished images are resized; in the interior, as Pillow does it."""
+    options = {"counts": (20, 5, 10), "scales": (0.8, 1.0)}
+    small, large = mnist_scale(*digits(), **options), mnist_scale(*digits(), **options, size=20)
+    for name, dataset in small.items():
+        assert large[name].images.shape[1:] == (1, 20, 20)
+        assert torch.equal(large[name].labels, dataset.labels)
+        assert torch.equal(scales_of(large[name]), scales_of(dataset))
+        for image, shown in zip(dataset.images[:, 0].numpy(), large[name].images[:, 0].numpy(), strict=True):
+            expected = np.array(Image.fromarray(image).resize((20, 20), Image.Resampling.BICUBIC))
+            np.testing.assert_allclose(shown[5:-5, 5:-5].astype(int), expected[5:-5, 5:-5].astype(int), atol=1)
+    with pytest.raises(ValueError, match="size must be"):
+        mnist_scale(*digits(), **options, size=0)
 
 
 def test_unseen_scales_show_the_same_objects(tmp_path):

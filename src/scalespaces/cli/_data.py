@@ -35,6 +35,7 @@ def add_arguments(parser: Parser) -> None:
     _add_digits(add, "10000 2000 50000")
     add("--seeds", type=seed, nargs="+", default=[0, 1, 2, 3, 4, 5], metavar="N", help="seeds, one folder for each")
     add("--scales", type=float, nargs=2, default=[0.3, 1.0], metavar=("LOW", "HIGH"), help="range of the random scales")
+    add("--size", type=positive, metavar="N", help="side that the finished images are resized to; SESN also has 56")
 
     text = "A SCALE is relative to the source's pixels; LOW-HIGH is a range."
     about = "make a training set at one scale, and test sets at others"
@@ -126,8 +127,9 @@ def _mnist_scale(args: argparse.Namespace) -> None:
     folders = [Path(args.out, f"seed_{number}") for number in args.seeds]
     refuse_existing(folders, args.force)
     source = _source(args.source)
+    options: Any = {"counts": args.counts, "scales": tuple(args.scales), "size": args.size}
     for number, folder in zip(args.seeds, folders, strict=True):
-        _write(folder, mnist_scale(*source, number, counts=args.counts, scales=tuple(args.scales)), args.force)
+        _write(folder, mnist_scale(*source, number, **options), args.force)
 
 
 def _unseen_scale(args: argparse.Namespace) -> None:

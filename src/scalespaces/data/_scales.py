@@ -28,7 +28,13 @@ def digits() -> Digits:
 
 
 def mnist_scale(
-    images: NDArray, labels: NDArray, seed: int = 0, *, counts: Sequence[int] | None = None, scales: Span = (0.3, 1.0)
+    images: NDArray,
+    labels: NDArray,
+    seed: int = 0,
+    *,
+    counts: Sequence[int] | None = None,
+    scales: Span = (0.3, 1.0),
+    size: int | None = None,
 ) -> dict[str, ArrayImages]:
     """MNIST-scale, as SESN made it: digits at uniformly drawn scales, on a canvas of the original size.
 
@@ -41,10 +47,12 @@ def mnist_scale(
         seed: of the split and the scales.
         counts: of train, valid and test; 10,000, 2,000 and 50,000, or in these proportions if there are fewer.
         scales: their range.
+        size: side in pixels that the finished images are resized to; SESN also compares networks at 56.
     """
     plan = [(name, part, scales) for part, name in enumerate(("train", "valid", "test"))]
     counts = _shares((10_000, 2_000, 50_000), len(labels)) if counts is None else counts
-    return _rescaled_sets((images, labels), plan, counts, seed, images.shape[-1], random=False, antialias=False)
+    sets = _rescaled_sets((images, labels), plan, counts, seed, images.shape[-1], random=False, antialias=False)
+    return sets if size is None else {name: _resized(made, size, name) for name, made in sets.items()}
 
 
 def unseen_scales(
@@ -113,6 +121,14 @@ def _rescaled_sets(
             shown[i] = rescale(image, float(scales[i]), canvas, (top, left), antialias=antialias)
         sets[name] = ArrayImages(shown, labels[chosen[part]], scales=scales)
     return sets
+
+
+def _resized(made: ArrayImages, size: int, name: str) -> ArrayImages:
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    images = progress(made.images[:, 0].numpy(), f"resizing {name}")
+    shown = np.stack([rescale(image, size / image.shape[-1], size) for image in images])
+    return ArrayImages(shown, made.labels, scales=made.scales)
 
 
 def split_classes(labels: NDArray, counts: Sequence[int], seed: int) -> list[NDArray]:
