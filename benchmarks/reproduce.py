@@ -33,6 +33,7 @@ class Study:
     metrics: tuple[str, ...]
     make: dict[str, str] = field(default_factory=dict)  # by folder in {made}: the command that makes these data
     seeds: int = 3
+    decimals: int = 1
 
 
 def little(plan: Sequence[tuple[int, int]], recipes: dict[str, str], milestones: tuple[float, float]) -> dict[str, str]:
@@ -59,6 +60,7 @@ MNIST_SCALE = Study(
     },
     metrics=("accuracy",),
     seeds=6,
+    decimals=2,
 )
 
 STUDIES = {
@@ -188,7 +190,7 @@ def run(args: argparse.Namespace) -> Iterator[Table]:
         if not args.dry_run and (code := subprocess.run([sys.executable, "-m", *command], cwd=ROOT).returncode):
             raise ValueError(f"exit code {code} from: {shlex.join(command)}; the same command continues from there")
     if not args.dry_run:
-        yield from results.tables([str(file) for file in done.values()], study.metrics, args.plot)
+        yield from results.tables([str(file) for file in done.values()], study.metrics, args.plot, study.decimals)
 
 
 def commands(study: Study, seed: int, args: argparse.Namespace) -> Iterator[tuple[list[str], Path]]:

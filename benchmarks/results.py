@@ -5,6 +5,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="+", metavar="JSON", help="written by scalespaces evaluate, one for each seed")
     add("--metrics", nargs="+", metavar="NAME", help="a table for each of these (default: the evaluation's own)")
+    add("--decimals", type=int, choices=range(5), default=1, metavar="N", help="decimals of a number (default: 1)")
     add("--plot", metavar="FILE", help="draw the means of the first metric over scale there")
 
 
 def run(args: argparse.Namespace) -> Iterator[Table]:
-    yield from tables(args.files, args.metrics, args.plot)
+    yield from tables(args.files, args.metrics, args.plot, args.decimals)
 
 
-def tables(files: Sequence[str], metrics: Sequence[str] | None = None, plot: str | None = None) -> Iterator[Table]:
+def tables(
+    files: Sequence[str], metrics: Sequence[str] | None = None, plot: str | None = None, decimals: int = 1
+) -> Iterator[Table]:
     """A table for each metric: networks and methods by scale."""
     documents = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
     for metric in metrics or [documents[0]["metric"]]:
-        yield table(documents, metric, plot if metric == (metrics or [metric])[0] else None)
+        yield table(documents, metric, plot if metric == (metrics or [metric])[0] else None, decimals)
 
 
-def table(documents: Sequence[dict[str, Any]], metric: str, plot: str | None) -> Table:
+def table(documents: Sequence[dict[str, Any]], metric: str, plot: str | None, decimals: int) -> Table:
     old = {"split": "", "resize": 1.0, "images": 0}  # which not every file has
     results = [old | row for document in documents for row in document["results"]]
     found = Evaluation([Row(**{key: row[key] for key in _KNOWN & row.keys()}) for row in results], metric)
@@ -49,13 +53,13 @@ def table(documents: Sequence[dict[str, Any]], metric: str, plot: str | None) ->
         raise ValueError(f"{', '.join(wrong)}: not measured at the same scales in all of {len(documents)} files")
     if plot is not None:
         plot_over_scales(found.lines(), plot, ylabel=metric.replace("_", " "))
-    (_, *heads), *rows = found.summary(metric, percent, ".1f")
+    (_, *heads), *rows = found.summary(metric, partial(percent, decimals=decimals), ".1f")
     caption = f"In percent, mean ± standard deviation over {most} seeds."
     return Table(metric.replace("_", " "), caption, ["", *heads], rows)
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f}"
+def percent(value: float, decimals: int = 1) -> str:
+    return f"{100 * value:.{decimals}f}"
 
 
 def summary(found: list[float]) -> str:

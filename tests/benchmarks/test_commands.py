@@ -97,6 +97,8 @@ def test_results_of_several_seeds(tmp_path, capsys):
         files[-1].write_text(json.dumps({"metric": "accuracy", "results": rows}))
     assert main(["results", *map(str, files)]) == 0
     assert "| CNN | 60.0 ± 14.1 | 1.0x |" in capsys.readouterr().out
+    assert main(["results", *map(str, files), "--decimals", "2"]) == 0
+    assert "| CNN | 60.00 ± 14.14 | 1.0x |" in capsys.readouterr().out
 
 
 def test_ways_to_combine_levels_from_kept_answers(tmp_path, capsys):
