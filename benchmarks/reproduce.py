@@ -115,7 +115,7 @@ STUDIES = {
     "mnist-scale-little": replace(
         MNIST_SCALE,
         networks=little(
-            ((500, 80), (1000, 50), (2000, 30), (5000, 16), (10000, 10)),
+            ((500, 80), (1000, 50), (2000, 30), (5000, 16)),
             {"CNN": "mnist_scale_cnn.yaml", "S-CNN": "mnist_scale_s_cnn.yaml"},
             (0.4, 0.7),
         ),
