@@ -53,8 +53,11 @@ def table(documents: Sequence[dict[str, Any]], metric: str, plot: str | None, de
         raise ValueError(f"{', '.join(wrong)}: not measured at the same scales in all of {len(documents)} files")
     if plot is not None:
         plot_over_scales(found.lines(), plot, ylabel=metric.replace("_", " "))
-    (_, *heads), *rows = found.summary(metric, partial(percent, decimals=decimals), ".1f")
-    caption = f"In percent, mean ± standard deviation over {most} seeds."
+    share = metric != "nll"  # all others are from 0 to 1
+    write = partial(percent, decimals=decimals) if share else f"{{:.{decimals}f}}".format
+    (_, *heads), *rows = found.summary(metric, write, ".1f")
+    over = f"mean ± standard deviation over {most} seeds" if most > 1 else "one seed"
+    caption = f"In percent, {over}." if share else f"{over.capitalize()}."
     return Table(metric.replace("_", " "), caption, ["", *heads], rows)
 
 

@@ -92,13 +92,18 @@ def test_results_of_several_seeds(tmp_path, capsys):
     method = next(name for name, label in METHODS.items() if not label)
     files = []
     for seed, accuracy in enumerate((0.5, 0.7)):
-        rows = [{"model": "CNN", "method": method, "scale": 2.0, "metrics": {"accuracy": accuracy}, "cost": 1.0}]
+        metrics = {"accuracy": accuracy, "nll": accuracy}
+        rows = [{"model": "CNN", "method": method, "scale": 2.0, "metrics": metrics, "cost": 1.0}]
         files.append(tmp_path / f"{seed}.json")
         files[-1].write_text(json.dumps({"metric": "accuracy", "results": rows}))
     assert main(["results", *map(str, files)]) == 0
     assert "| CNN | 60.0 ± 14.1 | 1.0x |" in capsys.readouterr().out
     assert main(["results", *map(str, files), "--decimals", "2"]) == 0
     assert "| CNN | 60.00 ± 14.14 | 1.0x |" in capsys.readouterr().out
+    assert main(["results", str(files[0]), "--metrics", "accuracy", "nll"]) == 0
+    out = capsys.readouterr().out
+    assert "In percent, one seed.\n\n|  | 2 | cost |\n|---|---|---|\n| CNN | 50.0 | 1.0x |" in out
+    assert "One seed.\n\n|  | 2 | cost |\n|---|---|---|\n| CNN | 0.5 | 1.0x |" in out
 
 
 def test_ways_to_combine_levels_from_kept_answers(tmp_path, capsys):
