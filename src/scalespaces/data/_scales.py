@@ -49,6 +49,8 @@ def mnist_scale(
         scales: their range.
         size: side in pixels that the finished images are resized to; SESN also compares networks at 56.
     """
+    if size is not None and size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
     plan = [(name, part, scales) for part, name in enumerate(("train", "valid", "test"))]
     counts = _shares((10_000, 2_000, 50_000), len(labels)) if counts is None else counts
     sets = _rescaled_sets((images, labels), plan, counts, seed, images.shape[-1], random=False, antialias=False)
@@ -124,8 +126,6 @@ def _rescaled_sets(
 
 
 def _resized(made: ArrayImages, size: int, name: str) -> ArrayImages:
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
     images = progress(made.images[:, 0].numpy(), f"resizing {name}")
     shown = np.stack([rescale(image, size / image.shape[-1], size) for image in images])
     return ArrayImages(shown, made.labels, scales=made.scales)
