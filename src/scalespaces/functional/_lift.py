@@ -278,7 +278,7 @@ def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tup
 def _upsample(image: Tensor, step: float, mode: PaddingMode) -> Tensor:
     """Cubic interpolation by Keys: exact for parabolas, and less blur than linear interpolation."""
     for axis in range(2, image.ndim):
-        size, around = count(image.shape[axis], step), [(2 * (a == axis),) * 2 for a in range(2, image.ndim)]
+        size, around = count(image.shape[axis], step), [(2, 2) if a == axis else (0, 0) for a in range(2, image.ndim)]
         double = torch.float64 if image.device.type != "mps" else torch.float32
         position = torch.arange(size, device=image.device, dtype=double) * step
         low = position.floor()
