@@ -70,6 +70,7 @@ STUDIES = {
             "DenseNet": "pcam_densenet.yaml",
             "DenseNet, jitter": "pcam_densenet.yaml --data.jitter [0.5,2]",
             "S-DenseNet": "pcam_s_densenet.yaml",
+            "S-DenseNet, level 0": "pcam_s_densenet.yaml --model.arguments.scale_pool image",
             "P4M-DenseNet": "pcam_p4m_densenet.yaml",
         },
         train={

@@ -19,7 +19,7 @@ from scalespaces.functional._correlate import correlate
 from scalespaces.functional._fast._banded import Band, block_rows, fold_band, multiply, toeplitz_band
 from scalespaces.functional._fast._choice import blurs_by_matrices, is_known
 from scalespaces.functional._resample import subsample
-from scalespaces.functional._sampling import pad, take
+from scalespaces.functional._sampling import sample
 from scalespaces.space._grid import make_grid, window_of
 from scalespaces.space._numbers import as_integer, count, floor
 from scalespaces.space._space import ScaleSpace, place
@@ -166,7 +166,7 @@ def lift(
         image: ``(B, C, H, W)``, of any size; ``(B, C, time)`` with ``dims=1``, ``(B, C, D, H, W)`` with ``dims=3``.
         num_levels: how many levels, upsampled ones included; a warning says if the image has room for fewer.
         base: dilation :math:`c > 1` between levels; or an expansion matrix, in dense sampling.
-        first_level: number of the first level; if negative, the first levels are finer than the image (by cubic
+        first_level: number of the first level; if negative, the first levels are finer than the image (by linear
             interpolation, and not exact). Level 0 is always the image itself, not a copy of it.
         zero_scale: :math:`s_0`, the variance (not the standard deviation) of the blur that the image already has.
         sampling: ``"pyramid"`` keeps every :math:`c^k`-th sample at level :math:`k`, ``"dense"`` all of them, a number
@@ -260,7 +260,7 @@ def apply_lift(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> 
 
 def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     with full_precision(image):
-        levels = [*(_upsample(image, step, plan.padding_mode) for step in plan.steps[: -plan.first_level]), image]
+        levels = [*(_upsample(image, step) for step in plan.steps[: -plan.first_level]), image]
         for index, (stage, kernel) in enumerate(zip(plan.stages, taps, strict=True), 1 - plan.first_level):
             out = levels[stage.source]
             # Half precision is for storage: a sum of 33 taps in it would be off by many times its rounding.
@@ -275,19 +275,9 @@ def _levels(image: Tensor, plan: LiftPlan, taps: Sequence[Tensor | None]) -> tup
     return tuple(levels)
 
 
-def _upsample(image: Tensor, step: float, mode: PaddingMode) -> Tensor:
-    """Cubic interpolation by Keys: exact for parabolas, and less blur than linear interpolation."""
+def _upsample(image: Tensor, step: float) -> Tensor:
     for axis in range(2, image.ndim):
-        size, around = count(image.shape[axis], step), [(2, 2) if a == axis else (0, 0) for a in range(2, image.ndim)]
-        double = torch.float64 if image.device.type != "mps" else torch.float32
-        position = torch.arange(size, device=image.device, dtype=double) * step
-        low = position.floor()
-        u, index = position - low, low.long() + 1
-        cubes = [u * (u * (2 - u) - 1), u * u * (3 * u - 5) + 2, u * (u * (4 - 3 * u) + 1), u * u * (u - 1)]
-        weights = torch.stack(cubes).to(image.dtype).reshape([4, -1] + [1] * (image.ndim - axis - 1)) / 2
-        # One gather for all neighbors, as in sample.
-        near = take(pad(image, around, mode), axis, torch.cat([index, index + 1, index + 2, index + 3]))
-        image = (near.unflatten(axis, (4, size)) * weights).sum(axis)
+        image = sample(image, axis, step, 0.0, count(image.shape[axis], step))
     return image
 
 
