@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 SCALES = "0.5 0.71 1 1.41 2"
 SIZES = "0.5 0.71 1 1.41 2 2.83 4 5.66 8"
 DIGITS = "data make unseen-scale --source {data} --counts 50000 1000 2000 --seed {seed}"
+LEVEL_0 = "--model.arguments.scale_pool image"
 PAPER = "--trainer.norm_batches null "  # batch norms with running averages, as in the paper
 
 
@@ -70,14 +71,14 @@ STUDIES = {
             "DenseNet": "pcam_densenet.yaml",
             "DenseNet, jitter": "pcam_densenet.yaml --data.jitter [0.5,2]",
             "S-DenseNet": "pcam_s_densenet.yaml",
-            "S-DenseNet, level 0": "pcam_s_densenet.yaml --model.arguments.scale_pool image",
+            "S-DenseNet, level 0": f"pcam_s_densenet.yaml {LEVEL_0}",
             "P4M-DenseNet": "pcam_p4m_densenet.yaml",
         },
         train={
             "full": f"{PAPER}--data.root {{data}}",
             "quick": f"{PAPER}--data.kind table --data.num_classes 2 --data.root {{data}} --data.limit 2000 "
-            "--data.workers 0 --data.batch_size 32 --model.preset recommended --trainer.epochs 10 "
-            "--optimizer.lr_milestones [7,9] --optimizer.lr 0.01 --optimizer.warmup 60",
+            "--data.workers 0 --data.batch_size 32 --model.preset recommended --model.arguments.init he "
+            "--trainer.epochs 10 --optimizer.lr_milestones [7,9] --optimizer.lr 0.01 --optimizer.warmup 60",
         },
         evaluate={
             "full": f"--kind pcam --root {{data}} --scales {SCALES} --tta {SCALES}",
@@ -127,13 +128,14 @@ STUDIES = {
         data="as for pcam",
         networks=little(
             ((250, 40), (500, 30), (1000, 20), (2500, 10), (5000, 6)),
-            {"DenseNet": "pcam_densenet.yaml", "S-DenseNet": "pcam_s_densenet.yaml"},
+            {"DenseNet": "pcam_densenet.yaml", "S-DenseNet, level 0": f"pcam_s_densenet.yaml {LEVEL_0}"},
             (0.7, 0.9),
         ),
         train={
             "full": f"{PAPER}--data.root {{data}}",
             "quick": f"{PAPER}--data.kind table --data.num_classes 2 --data.root {{data}} --data.workers 0 "
-            "--data.batch_size 32 --model.preset recommended --optimizer.lr 0.01 --optimizer.warmup 60",
+            "--data.batch_size 32 --model.preset recommended --model.arguments.init he --optimizer.lr 0.01 "
+            "--optimizer.warmup 60",
         },
         evaluate={"full": "--kind pcam --root {data}", "quick": "--kind table --root {data}"},
         metrics=("auroc", "accuracy"),
