@@ -148,7 +148,7 @@ STUDIES = {
             "S-CNN": "unseen_scale_s_cnn.yaml --data.root {made}/train_{seed}",
         },
         make={
-            "train_{seed}": f"{DIGITS} {{made}}/train_{{seed}} --canvas 68 --place random --tests 1",
+            "train_{seed}": f"{DIGITS} {{made}}/train_{{seed}} --canvas 48 --place random --tests 1",
             "jitter_{seed}": f"{DIGITS} {{made}}/jitter_{{seed}} --canvas 112 --tests 1",
             "test_{seed}": f"{DIGITS} {{made}}/test_{{seed}} --canvas 256 --tests-only --tests {SIZES}",
         },
