@@ -26,6 +26,7 @@ CASES = {
     "densenet": ("densenet", "paper"),
     "s_densenet, dense": ("s_densenet", "paper"),
     "s_densenet, pyramid": ("s_densenet", "recommended"),
+    "p4m_densenet": ("p4m_densenet", "paper"),
     "resnet": ("resnet", "paper"),
     "s_resnet, dense": ("s_resnet", "paper"),
     "s_resnet, pyramid": ("s_resnet", "recommended"),
